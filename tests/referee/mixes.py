@@ -6,8 +6,8 @@ from itertools import product
 
 from .costs import layer_costs
 from .documents import Document, Question
-from .meshes import Meshes
 from .teams import Teams
+from .ways import Ways
 
 MOST = 128
 """Under any order of schedules, mixes of which all are searched; of more, none is."""
@@ -53,7 +53,7 @@ def named(row: Row) -> str:
 
 
 def mixed(
-    whole: Document, nodes: Nodes, tied: Sequence[int], own: Mapping[int, tuple[Meshes, Document]], some: Teams
+    whole: Document, nodes: Nodes, tied: Sequence[int], own: Mapping[int, tuple[Ways, Document]], some: Teams
 ) -> Document:
     """The question in which the teams of a mix are devices; of ``some`` teams, sizes are those of all."""
     cluster, model, question = whole["cluster"], whole["model"], some.question
@@ -131,7 +131,7 @@ class Mix:
     tied: tuple[int, ...]
 
 
-Splits = Mapping[int, Sequence[tuple[Meshes, Document]]]
+Splits = Mapping[int, Sequence[tuple[Ways, Document]]]
 """Those that were searched, by size."""
 
 

@@ -1,10 +1,10 @@
-"""Rings of replicas: sums of gradients, and what is left of them when the last backward ends."""
+"""Rings of replicas, and of the devices along an axis of a mesh: what sums and gathers take."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil
 
 from .costs import Groups
@@ -122,3 +122,37 @@ def sum_of_copies(question: Question, groups: Groups, members: Sequence[int], si
     rows = [tuple(members), *combinations(members, 2)]
     rings = [ring(question, groups, row) for row in dict.fromkeys(rows)]
     return max(each.latency + each.moves(size) for each in rings)
+
+
+def rings_of(sizes: Sequence[int], within: int) -> list[tuple[int, int]] | None:
+    """For each axis how many rings pass a node's card at once, and members of one in a node; None if they are uneven.
+
+    No ring passes a card if all of its members are in one node. Device by device, the last axis fastest.
+    """
+    found = []
+    for axis in range(len(sizes)):
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for device, place in enumerate(product(*map(range, sizes))):
+            rows.setdefault((*place[:axis], *place[axis + 1 :]), []).append(device // within)
+        counts = {row.count(node) for row in rows.values() for node in row}
+        if len(counts) > 1:
+            return None
+        passing = sum(0 in row for row in rows.values() if len(set(row)) > 1)
+        found.append((passing, counts.pop()))
+    return found
+
+
+def shapes_of(team: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of at most so many factors above 1, in order."""
+    if team > 1 and axes:
+        yield (team,)
+        for first in range(2, team):
+            if team % first == 0:
+                yield from ((first, *rest) for rest in shapes_of(team // first, axes - 1))
+
+
+def shared(link: Link, rings: int) -> Link:
+    """The share of a link that each of several rings has."""
+    if link.bandwidth is None:
+        return link
+    return Link(max(link.bandwidth // rings, 1), link.latency, link.efficiency)

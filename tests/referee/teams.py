@@ -4,7 +4,7 @@ from functools import cached_property
 
 from .costs import ContradictionError, sizes
 from .documents import Document, Link, Question
-from .members import TOKEN, WHOLE, inputs, outputs, stream, token_axis
+from .graphs import TOKEN, WHOLE, inputs, outputs, stream, token_axis
 from .rings import slowest
 
 

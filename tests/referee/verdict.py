@@ -7,12 +7,12 @@ from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
 from .costs import ContradictionError, Groups
 from .documents import Document, Question
-from .meshes import Meshes
 from .mixes import JUDGED, Mix, Splits, mixable, mixed, mixes, on, with_kinds
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
 from .teams import Teams
+from .ways import Ways
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers,"""
@@ -29,7 +29,7 @@ class Asked:
 
     question: Question
     level: int
-    splits: dict[int, tuple[Meshes, Document]] = field(default_factory=dict)
+    splits: dict[int, tuple[Ways, Document]] = field(default_factory=dict)
     beside: bool = False
 
     def fits(self, answer: Document) -> bool:
@@ -90,7 +90,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
     for own in _teams(document) if not late else ():
-        verdict.faults += [f"teams of {own.team}: {fault}" for fault in Meshes(own).unsearched(_ways(answer, own.team))]
+        verdict.faults += [f"teams of {own.team}: {fault}" for fault in Ways(own).unsearched(_ways(answer, own.team))]
     if verdict.faults:
         return verdict
     if late and answer["outcome"] == "stopped":
@@ -157,8 +157,8 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
         found += [Asked(each, level) for level, each in _levels(document).items()]
     for own in teams:
         for split in _ways(answer, own.team):
-            levels = _levels(Meshes(own).document(split)).items()
-            found += [Asked(each, level, {own.team: (Meshes(own), split)}) for level, each in levels]
+            levels = _levels(Ways(own).document(split)).items()
+            found += [Asked(each, level, {own.team: (Ways(own), split)}) for level, each in levels]
     for beside, splits, each in _mixed(document, answer):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
         found += [Asked(own, level, splits, beside) for level, own in levels if not _homeless(own)]
@@ -167,12 +167,12 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
 
 def _every_split(document: Document, answer: Document) -> Splits:
     """The ways of teams along one axis in a node without samples and gathered weights, by the size of teams."""
-    found: dict[int, list[tuple[Meshes, Document]]] = {}
+    found: dict[int, list[tuple[Ways, Document]]] = {}
     for own in _teams(document):
         inside = all(len(row) == 1 for rows in own.homes.values() for row in rows)
         ways = [split for split in _ways(answer, own.team) if split["mixed"]] if inside else []
         if ways:
-            found[own.team] = [(Meshes(own), split) for split in ways]
+            found[own.team] = [(Ways(own), split) for split in ways]
     return found
 
 
@@ -187,7 +187,7 @@ def _every_mix(document: Document, answer: Document) -> list[Mix]:
     return mixes(question, _every_split(document, answer)) if asked else []
 
 
-def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Meshes, Document]], Document]]:
+def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Ways, Document]], Document]]:
     """Mixes, each with what its teams split: all if they are few, otherwise some. First, those of an answer's teams;
     of these, True says that they are none of the others."""
     question, every = Question(document, 0), _every_split(document, answer)
@@ -245,10 +245,10 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
-    possible = late or not teams or any(_ways(answer, own.team) or list(Meshes(own).unsearched(())) for own in teams)
+    possible = late or not teams or any(_ways(answer, own.team) or list(Ways(own).unsearched(())) for own in teams)
     if not possible:
         return "nothing can be split"
-    stated = [Meshes(own).document(split) for own in teams for split in _ways(answer, own.team)]
+    stated = [Ways(own).document(split) for own in teams for split in _ways(answer, own.team)]
     reasons = [contradiction(each) for own in stated for each in _levels(own).values()]
     return next((reason for reason in reasons if reason), None)
 

@@ -17,7 +17,9 @@ def has_samples(graph: OperatorGraph) -> bool:
 
 def with_samples(graph: OperatorGraph, plain: bool = False) -> OperatorGraph:
     """Return the operators of a layer whose tensors have an axis of samples, along which nothing may be split."""
-    return replace(graph, operators=tuple(_with_axes(graph, set(), plain)))
+    every = _with_axes(graph, set(), plain)
+    loops = ({loop: parts for loop, parts in each.loops.items() if loop != SAMPLE} for each in graph.operators)
+    return replace(graph, operators=tuple(replace(each, loops=own) for each, own in zip(every, loops, strict=True)))
 
 
 def by_samples(graph: OperatorGraph, size: int, plain: bool = False) -> OperatorGraph:

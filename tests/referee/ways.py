@@ -1,0 +1,293 @@
+"""The ways of teams: the words of all layers, the question in which teams are devices, and the ways worth searching."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+
+from .costs import layer_costs
+from .documents import Document
+from .graphs import SAMPLE, TOKEN, WHOLE, has_samples, outputs, stream, token_axis, waits
+from .layouts import Layout
+from .rings import rings_of, shapes_of
+from .teams import Teams
+from .words import Figures, Steps, Words, fastest, taken
+
+COUNTS = (1, 4, 16, 64)
+"""Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
+
+NAMED = {"2d": ("wo",), "2.5d": ("rwo",), "3d": ("wio", "wi", "io")}
+"""What products of matrices are split by along each axis, by name: rows, with weights that are gathered or not (w, r),
+outputs and inputs."""
+SWAPPED = str.maketrans("io", "oi")
+
+
+class Ways:
+    """Teams of one size on meshes, for a question."""
+
+    def __init__(self, teams: Teams) -> None:
+        self.teams, self.name = teams, str(teams.question.job["strategy"])
+        nodes = {len(row) for rows in teams.homes.values() for row in rows}
+        axes = teams.question.job["mesh_axes"]
+        if self.name and len(nodes) == 1:
+            every = [own for own in shapes_of(teams.team, 3) if len(own) in {len(row) for row in NAMED[self.name]}]
+            fit = {own for own in every if rings_of(own, teams.team // min(nodes)) is not None}
+            self.shapes = {own for own in fit if len(own) == max(map(len, fit))}
+        elif nodes == {1}:  # inside a node
+            axes = 0 if any(TOKEN in each["makes"] for g in teams.graphs.values() for each in g["operators"]) else axes
+            self.shapes = {(teams.team,)} if axes else set[tuple[int, ...]]()
+        else:
+            every = shapes_of(teams.team, axes) if len(nodes) == 1 else ()
+            count = nodes.pop() if nodes else 1
+            self.shapes = {own for own in every if rings_of(own, teams.team // count) is not None}
+
+    @property
+    def _known(self) -> list[int]:
+        """The layers whose operators are known."""
+        return [i for i in range(self.teams.question.n) if self.teams.graph(i)]
+
+    def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[Words, Document]:
+        """A layer, and its words in a way, at a size at which it is not possible those of another one."""
+        sizes = tuple(split["sizes"])
+        whole = (WHOLE,) * len(sizes)
+        before = split["layout"] if i and split["passes"][i - 1] else whole
+        ends = tuple(before), tuple(split["layout"] if split["passes"][i] else whole)
+        words = split["words"].get((kind, size)) or next(iter(split["words"].values()))
+        return Words(self.teams, sizes, i, kind, size, ends), words[i]
+
+    def possible(self, split: Document) -> list[int]:
+        """The micro-batch sizes whose samples the axes divide that split them."""
+        return [size for size in self.teams.sizes if self._runs(split, size)]
+
+    def _runs(self, split: Document, size: int) -> bool:
+        kind = next(iter(self.teams.homes))
+        for i in self._known:
+            member, words = self.layer(i, kind, size, split)
+            for each in member.operators:
+                axes = [
+                    n for n, own in zip(member.sizes, member.letters(words, each["name"]), strict=True) if own == SAMPLE
+                ]
+                if size % math.prod(axes):
+                    return False
+            if member.coordinates(words) is None:
+                return False
+        return True
+
+    def document(self, split: Document) -> Document:
+        """The question in which meshes are devices."""
+        teams, question, possible = self.teams, self.teams.question, self.possible(split)
+        own, model = teams.document(), question.document["model"]
+        layers = [
+            {name: layer[name] for name in ("name", "inputs", "frozen") if name in layer} | {"parameters": parameters}
+            for layer, parameters in zip(teams.layers, self.parameters(split), strict=True)
+        ]
+        ties = [tie | {"parameters": self.shared(tie, split)} for tie in model.get("ties", ())]
+        profiles = [
+            {"device": kind, "micro_batch": size, "costs": self.costs(kind, size, split)}
+            for kind in teams.links
+            for size in possible
+        ]
+        job = own["job"] | {"micro_batches": [question.batch // size for size in possible]}
+        ties = [tie for tie in ties if tie["parameters"] or tie.get("frozen")]
+        return own | {"job": job, "model": model | {"layers": layers, "profiles": profiles, "ties": ties}}
+
+    def parameters(self, split: Document) -> list[int]:
+        """Bytes of each layer's parameters on a device."""
+        kind, size, found = next(iter(self.teams.homes)), self.possible(split)[0], list(self.teams.question.parameters)
+        for i in self._known:
+            member, words = self.layer(i, kind, size, split)
+            found[i] = member.device(words)["parameters"]
+        return found
+
+    def costs(self, kind: str, size: int, split: Document) -> Document:
+        """Costs of a device's layers, by their names."""
+        rows = {}
+        for i, cost in enumerate(layer_costs(self.teams.question, kind, size)):
+            row = dict(vars(cost))
+            if self.teams.graph(i):
+                member, words = self.layer(i, kind, size, split)
+                own = member.device(words)
+                row |= {key: own[key] for key in row}
+            rows[self.teams.question.names[i]] = row
+        return rows
+
+    def shared(self, tie: Document, split: Document | None) -> int:
+        """Bytes of shared weights on a device, or on one by itself."""
+        first = self.teams.question.place[tie["layers"][0]]
+        whole = int(tie.get("parameters", 0))
+        if split is None or not self.teams.graph(first):
+            return whole
+        member, words = self.layer(first, next(iter(self.teams.homes)), self.possible(split)[0], split)
+        every = own = 0
+        for each in member.operators:
+            loops = member.letters(words, each["name"])
+            for weight in each.get("weights", ()):
+                if weight.get("shared"):
+                    every, own = every + weight["size"], own + weight["size"] // member.divided(weight, loops)
+        return whole * own // every if every else whole
+
+    def faults(self, split: Document) -> Iterator[str]:
+        """What is wrong with a way: sizes, the layers that hand on parts, nothing split, or shared weights apart."""
+        teams, sizes = self.teams, tuple(split["sizes"])
+        if sizes not in self.shapes | ({(teams.team,)} if not self.name else set()):
+            yield f"a mesh of {sizes} is searched, not of {self.shapes}"
+            return
+        if {size for _, size in split["words"]} != set(self.possible(split)):
+            yield f"a way is searched at {sorted({size for _, size in split['words']})}, not at {self.possible(split)}"
+            return
+        for kind, size in split["words"]:
+            rows = [self.layer(i, kind, size, split) if teams.graph(i) else None for i in range(teams.question.n)]
+            known = [row for row in rows if row is not None]
+            every = [member.letters(words, each["name"]) for member, words in known for each in member.operators]
+            if not any(map(any, every)):
+                yield "nothing is split"
+            on_tokens = (
+                TOKEN in member.letters(words, each["name"])
+                for member, words in known
+                for each in filter(waits, member.operators)
+            )
+            if not teams.question.job["context_parallel"] and any(on_tokens):
+                yield "products run on parts of the tokens against a wish"
+            for tied in teams.question.sharing:
+                cuts = [self._shared_cuts(*row) for i in tied if (row := rows[i]) is not None]
+                unknown = any(rows[i] is None for i in tied)
+                if any(own != cuts[0] for own in cuts) or (unknown and any(any(cut) for own in cuts for cut in own)):
+                    yield f"shared weights lie in unlike ways: {cuts}"
+
+    def _by_name(self, splits: Sequence[Document]) -> Iterator[str]:
+        """Wrong about ways of a named strategy: products that are not split by it, those of a cube by one of two."""
+        rows = [row for row in NAMED[self.name] if len(row) in {len(own) for own in self.shapes}]
+        named = [{row, row.translate(SWAPPED) if self.name == "3d" else row} for row in rows]
+        for split in splits:
+            kind, size = next(iter(self.teams.homes)), self.possible(split)[0]
+            every = [self.layer(i, kind, size, split) for i in self._known]
+            if not any(all(member.follows(words, names) for member, words in every) for names in named):
+                yield f"products are not split by {self.name}"
+
+    @staticmethod
+    def _shared_cuts(member: Words, words: Document) -> list[tuple[object, ...]]:
+        """Along each axis the dimension of each shared weight that is split, or whether gradients are parts."""
+        found = []
+        for each in member.operators:
+            for weight in (weight for weight in each.get("weights", ()) if weight.get("shared")):
+                row: list[object] = []
+                for loop in member.letters(words, each["name"]):
+                    groups = tuple(each.get("groups", {}).get(loop, ()))
+                    ratio = tuple(own // math.gcd(*groups) for own in groups)
+                    cut = (weight["loops"].index(loop), ratio) if loop and loop in weight["loops"] else ()
+                    row.append(cut or ("parts" if loop and loop in each["makes"] else None))
+                found.append(tuple(row))
+        return found
+
+    def unsearched(self, splits: Sequence[Document]) -> Iterator[str]:
+        """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest."""
+        teams, question = self.teams, self.teams.question
+        cells = [(kind, size) for kind in teams.homes for size in teams.sizes]
+        if any(fault for split in splits for fault in self.faults(split)):
+            yield next(fault for split in splits for fault in self.faults(split))
+            return
+        if self.name:
+            yield from self._by_name(splits)
+        if question.sharing or self.name:
+            return
+        plain = (teams.team,)
+        layouts = {(sizes, (WHOLE,) * len(sizes), False): [False] * question.n for sizes in self.shapes}
+        layouts |= {
+            (tuple(split["sizes"]), tuple(split["layout"]), False): split["passes"]
+            for split in splits
+            if tuple(split["sizes"]) in self.shapes
+        }
+        layouts[plain, (WHOLE,), True] = [False] * question.n
+        if any(teams.sequence):
+            entry = teams.graphs[teams.graph(teams.sequence.index(True))]
+            axis = token_axis(entry["operators"], stream(entry, outputs(entry)))
+            axis += not any(map(has_samples, teams.graphs.values()))
+            layouts[plain, (axis,), True] = teams.sequence
+        for kind, size in cells:
+            if size not in (min(teams.sizes), max(teams.sizes)):
+                continue
+            found = [self._figures(kind, size, split) for split in splits if size in self.possible(split)]
+            every_step = list(product(COUNTS, (1, 2) if teams.again else (1,)))
+            later = (
+                3
+                * question.kinds[kind].get("shard_overhead", 0)
+                * sum(len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i))
+            )  # a way may split fewer layers for it
+            unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes | {plain}}
+            for (sizes, layout, is_plain), passes in layouts.items():
+                least = self._least(kind, size, sizes, layout, passes, every_step, is_plain)
+                for (count, times), best in least.items():
+                    rounded = question.n * (count * (times + 2) + 2)  # the mean of layers, in each coordinate
+                    if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
+                        continue
+                    have = min((taken(each, count, times) for each in found), default=math.inf)
+                    if have > best + best // 16 + 8 * question.n * (count + 1) + count * times * later:
+                        what = f"fastest words of {sizes} for {count} micro-batches of {times} forwards on {kind}"
+                        yield f"{what} take {best} in {layout}, not {have}"
+
+    def _figures(self, kind: str, size: int, split: Document) -> Figures:
+        return _figures(self.layer(i, kind, size, split) for i in self._known)
+
+    def _unsplit(self, kind: str, size: int, sizes: tuple[int, ...]) -> Figures:
+        """The same if every device does everything."""
+        whole = (WHOLE,) * len(sizes)
+        own = {"loops": ("",) * len(sizes), "gathers": (False,) * len(sizes), "held": whole}
+        rows = []
+        for i in self._known:
+            member = Words(self.teams, sizes, i, kind, size, (whole, whole))
+            sums = dict.fromkeys(member.bytes, whole)
+            rows.append((member, {"operators": dict.fromkeys(member.makers, own), "sums": sums}))
+        return _figures(rows)
+
+    def _least(
+        self,
+        kind: str,
+        size: int,
+        sizes: tuple[int, ...],
+        layout: Layout,
+        passes: Sequence[bool],
+        steps: Sequence[Steps],
+        plain: bool,
+    ) -> dict[Steps, int]:
+        """The least nanoseconds of all words for each sort of step; nothing if there are too many words.
+
+        ``plain``: of those without samples, gathered weights and, between whole ends, tokens.
+
+        Nor where words that split nothing are as fast: they are no way to run a team.
+        """
+        found, alone = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)
+        whole = (WHOLE,) * len(sizes)
+        alike: dict[object, list[Words]] = {}
+        for i in range(self.teams.question.n):
+            if self.teams.graph(i):
+                ends = (layout if i and passes[i - 1] else whole, layout if passes[i] else whole)
+                member = Words(self.teams, sizes, i, kind, size, ends)
+                member.plain = plain
+                alike.setdefault((self.teams.graph(i), ends), []).append(member)
+        for members in alike.values():  # layers of one graph are split alike
+            rows = []
+            for words in members[0].choices():
+                own = [row for member in members if (row := member.coordinates(words)) is not None]
+                if len(own) == len(members):
+                    is_split = any(any(each["loops"]) for each in words["operators"].values())
+                    savings = members[0].savings(words)
+                    rows.append((is_split, ({name: sum(row[name] for row in own) for name in own[0]}, savings)))
+            if not rows:
+                return {}
+            best, unsplit = (
+                fastest([row for _, row in rows], len(members), steps),
+                fastest([row for is_split, row in rows if not is_split], len(members), steps),
+            )
+            found = {step: found[step] + best[step] for step in steps}
+            alone = {step: alone[step] + unsplit[step] for step in steps}
+        return {step: best for step, best in found.items() if best < alone[step]}
+
+
+def _figures(layers: Iterable[tuple[Words, Document]]) -> Figures:
+    """What these layers take under these words."""
+    time = once = again = 0
+    for member, words in layers:
+        row = member.coordinates(words)
+        assert row is not None
+        time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
+        again += row["forward"]
+    return time, once, again

@@ -1,0 +1,183 @@
+"""All words of a layer on a mesh, and the fastest of them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+from typing import Any
+
+from .documents import Document
+from .graphs import PART, SAMPLE, TOKEN, WHOLE, waits
+from .layouts import Layout
+from .members import Member
+
+Figures = tuple[int, int, int]
+"""Nanoseconds of a forward and a backward, of what is once per step, and of the forward alone."""
+Steps = tuple[int, int]
+"""A number of micro-batches, and of forwards of each: a backward may have another one in it."""
+FEW = 3000
+"""Choices of a layer up to which all are tried."""
+
+
+class Words(Member):
+    """A layer on a mesh, and its words."""
+
+    def __init__(self, *place: Any) -> None:
+        super().__init__(*place)
+        self.context, self.split_loss = self.job["context_parallel"], self.job["vocabulary_parallel"]
+        self.plain = False
+
+    def choices(self) -> Iterator[Document]:  # type: ignore[override]
+        """All words, with all layouts of sums, without copies."""
+        rows = [list(self._signatures(each)) for each in self.operators]
+        sums = [name for name in self.bytes if self._is_summed(name)]
+        layouts = [list(self._sum_layouts(name)) for name in sums]
+        if math.prod(map(len, (*rows, *layouts))) > FEW:
+            return
+        for row in product(*rows):
+            operators = {each["name"]: own for each, own in zip(self.operators, row, strict=True)}
+            for chosen in product(*layouts):
+                yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True))}
+
+    def savings(self, words: Document) -> list[list[Figures]]:
+        """For each tensor what its copies spare: of a forward and a backward, once, and of the forward."""
+        found = []
+        for name in (name for name in self.bytes if self.readers[name]):
+            alone = self.redistributed(name, words)
+            own = [self.redistributed(name, words | {"copies": {name: copy}}) for copy in self._copies(name, words)]
+            rows = [{when: alone[when] - each[when] for when in each} for each in own if each is not None and alone]
+            found.append([(0, 0, 0), *((sum(row.values()), 0, row["forward"]) for row in rows)])
+        return found
+
+    def _copies(self, name: str, words: Document) -> Iterator[Document]:
+        """Each copy of a tensor that is gathered along some axes that split it, for two or more of its readers.
+
+        One that is kept may be for a single reader.
+        """
+        names, held = [each["name"] for each in self.readers[name]], self.held(words, name)
+        for layout in product(*({entry, WHOLE} for entry in held)):
+            for count in range(1, len(names) + 1) if layout != held else ():
+                for readers, kept in product(combinations(names, count), (False, True) if count > 1 else (True,)):
+                    yield {"layout": layout, "readers": readers, "kept": kept}
+
+    def _ways(self, operator: Document, row: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Ways in which attention may get keys along each axis; empty along those that do not split its tokens."""
+        own, tokens = operator.get("attention"), [k for k, loop in enumerate(row) if loop == TOKEN]
+        for chosen in product(("ring", "keys", "heads"), repeat=len(tokens)) if own else ((),):
+            ways = dict(zip(tokens, chosen, strict=False))
+            rest = list(chosen[1:] if chosen[:1] == ("ring",) else chosen)
+            late = rest.index("heads") if "heads" in rest else len(rest)
+            heads = self.along(ways, "heads") * math.prod(
+                n for n, loop in zip(self.sizes, row, strict=True) if loop not in ("", TOKEN, SAMPLE)
+            )
+            divided = "heads" not in chosen or not own or own.get("heads", 1) % heads == 0
+            if "ring" not in rest and "keys" not in rest[late:] and divided:
+                yield tuple({"keys": ""}.get(ways.get(k, ""), ways.get(k, "")) for k in range(len(row)))
+
+    def _loops(self, operator: Document) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...]]]:
+        """The loops along each axis, and whether weights without them are gathered."""
+        loops = {loop: n for loop, n in operator.get("loops", {}).items() if self._may(operator, loop)}
+        weights = operator.get("weights", ())
+        letters = [("", False), *((loop, False) for loop in loops)]
+        shares = any(weight.get("shared") for each in self.operators for weight in each.get("weights", ()))
+        if not shares and not self.plain:
+            lacked = [loop for loop in loops if any(loop not in weight["loops"] for weight in weights)]
+            letters += [(loop, True) for loop in lacked if loop in operator["makes"]]
+        for word in product(letters, repeat=len(self.sizes)):
+            row, gathers = tuple(loop for loop, _ in word), tuple(gather for _, gather in word)
+            if operator["name"] in self.loss and any(row) and not self.split_loss:
+                continue
+            counts = {
+                loop: math.prod(n for n, own in zip(self.sizes, row, strict=True) if own == loop) for loop in loops
+            }
+            if any(parts % counts[loop] for loop, parts in loops.items()):
+                continue
+            left = {loop: parts // counts[loop] for loop, parts in loops.items()}
+            if all(self._keeps(operator, weight, left, row, gathers) for weight in weights):
+                yield row, gathers
+
+    def follows(self, words: Document, names: set[str]) -> bool:
+        """Whether all products of matrices are split in one of these ways, of those that can be without tokens."""
+        for each in self.operators:
+            able = any(
+                TOKEN not in row and self._name(each, row, gathers) in names for row, gathers in self._loops(each)
+            )
+            own = self._name(each, self.letters(words, each["name"]), self.gathers(words, each["name"]))
+            if able and own not in names:
+                return False
+        return True
+
+    @staticmethod
+    def _name(operator: Document, loops: Sequence[str], gathers: Sequence[bool]) -> str:
+        """What each axis splits of a product of matrices; empty if it is none."""
+        sides = [(w["loops"], {loop in operator["makes"] for loop in w["loops"]}) for w in operator.get("weights", ())]
+        matrix, found = next((own for own, both in sides if len(both) == 2), None), ""
+        for loop, gathered in zip(loops, gathers, strict=True) if matrix is not None else ():
+            if loop in matrix:
+                found += "o" if loop in operator["makes"] else "i"
+            elif loop in operator["makes"]:
+                found += "w" if gathered else "r"
+        return found
+
+    def _may(self, operator: Document, loop: str) -> bool:
+        """Whether an axis may split an operator along a loop."""
+        if not self.plain:
+            return self.context or loop != TOKEN
+        if loop == TOKEN:
+            return {*self.ends[0], *self.ends[1]} != {WHOLE} and (self.context or not waits(operator))
+        return loop != SAMPLE
+
+    def _keeps(
+        self,
+        operator: Document,
+        weight: Document,
+        left: dict[str, int],
+        row: Sequence[str],
+        gathers: Sequence[bool],
+    ) -> bool:
+        """Whether what is gathered can be kept in equal parts, for each axis along the first dimension that can be."""
+        free = [1 if loop in operator.get("groups", {}) else left.get(loop, 1) for loop in weight["loops"]]
+        for axis in sorted(self.gathered(weight, row, gathers)):
+            place = next((k for k, parts in enumerate(free) if parts % self.sizes[axis] == 0), None)
+            if place is None:
+                return False
+            free[place] //= self.sizes[axis]
+        return True
+
+    def _signatures(self, operator: Document) -> Iterator[Document]:
+        name = operator["name"]
+        for loops, gathers in self._loops(operator):
+            made = self.laid(operator["makes"], loops, True)
+            targets = [(WHOLE, *range(len(operator["makes"]))) if entry == PART else (entry,) for entry in made]
+            for held in product(*targets) if name in self.split else [self.end(name)]:
+                if name not in self.split or PART not in made or self.fits(name, held):
+                    for ways in self._ways(operator, loops):
+                        yield {"loops": loops, "gathers": gathers, "ways": ways, "held": held}
+
+    def _sum_layouts(self, name: str) -> set[Layout]:
+        found = {self.whole} | ({self.end(name)} if name in self.inputs or name in self.returned else set())
+        for each in self.readers[name]:
+            found |= {self.laid(each["reads"][name], loops, True) for loops, _ in self._loops(each)}
+        if name in self.makers:
+            found |= {self.laid(self.makers[name]["makes"], loops) for loops, _ in self._loops(self.makers[name])}
+        return found
+
+
+def taken(figures: Figures, count: int, times: int) -> int:
+    """Nanoseconds of so many micro-batches with one or two forwards each."""
+    time, once, again = figures
+    return count * (time + (times - 1) * again) + once
+
+
+def fastest(
+    rows: Sequence[tuple[dict[str, int], list[list[Figures]]]], count: int, steps: Sequence[Steps]
+) -> dict[Steps, int]:
+    """The least nanoseconds of each sort of step, of so many layers whose copies spare the same."""
+    found = {}
+    for step in steps:
+        every = []
+        for row, savings in rows:
+            own = row["forward"] + row["backward"], row["summed"] + row["update"], row["forward"]
+            spared = sum(max(taken(each, *step) for each in copies) for copies in savings)
+            every.append(taken(own, *step) - count * spared)
+        found[step] = min(every)
+    return found
