@@ -780,7 +780,7 @@ ATTENTION, PROBLEM = "pipeplan.costs.sharding.attention", "pipeplan.costs.shardi
         (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "beside", property(lambda own: 0)),
         (sharing_copies, "'readers'", f"{PROBLEM}:MeshProblem", "_copy_costs", free_copies),
         (keeping, "'kept': True", f"{PROBLEM}:MeshProblem", "_copy_costs", free_to_keep),
-        (sharing_copies, "'readers'", "pipeplan.costs.sharding.members", "_copies_at", lambda problem, words: []),
+        (sharing_copies, "'readers'", "pipeplan.costs.sharding.device_costs", "_copies_at", lambda problem, words: []),
         (moving, "'f'", PROBLEM, "moves_again", with_weights),
     ],
 )
