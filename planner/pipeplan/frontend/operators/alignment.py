@@ -2,7 +2,7 @@
 
 An axis of the operation may be several of a source in one, like samples and tokens in a matrix product. It is then as
 many loops: its pieces. Only the outermost one can be split, since shards of an inner one are not contiguous; or that
-within samples, since torch's DTensor follows heads through products of all samples' heads at once.
+within samples, as heads in products of all samples' heads at once.
 """
 
 from collections import Counter
