@@ -79,7 +79,7 @@ class TeamWays:
             choices = {name: self._worthwhile(i, layout, passes) for name, i in firsts.items()}
             every = _AllLayers(self, layout, passes)
             for main in chain(*map(self._together, _with_and_without(choices))):
-                if self._splits_operators(main) and every.possible(main):
+                if every.possible(main) and every.splits(main):
                     yield every.way(main, number)
                     number += 1
 
@@ -230,16 +230,6 @@ class TeamWays:
 
         return [min(own, key=figures) for own in groups.values()]
 
-    def _splits_operators(self, main: Mapping[str, MainWords]) -> bool:
-        """Whether any weight is split, or a product or attention runs on parts of the tokens; not only the loss."""
-        return any(
-            splits(word) and _counts(operator, word) and name != self.graphs[graph].loss_name
-            for graph, own in main.items()
-            for operator in self.graphs[graph].operators
-            for name, word in own
-            if operator.name == name
-        )
-
     def _agrees(self, main: Mapping[str, MainWords]) -> bool:
         """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
         of = {layer.name: layer.operators for layer in self.model.layers}
@@ -273,6 +263,17 @@ class _AllLayers:
         names = [layer.operators for layer in self._model.layers]
         pairs = {(own, name) for row in self._rows.values() for own, name in zip(row, names, strict=True) if own}
         return all(own.chosen(main[name]) is not None for own, name in pairs if own)
+
+    def splits(self, main: Mapping[str, MainWords]) -> bool:
+        """Whether any operator is split; not only the loss."""
+        names = [layer.operators for layer in self._model.layers]
+        return any(
+            splits(word) and each not in self._ways.graphs[name].loss_names
+            for row in self._rows.values()
+            for own, name in zip(row, names, strict=True)
+            if own and (chosen := own.chosen(main[name]))
+            for each, (word, _) in chosen.words.operators.items()
+        )
 
     def way(self, main: Mapping[str, MainWords], number: int) -> tuple[Split, Model]:
         """Return a way, and the model whose layers have the parameters and the costs of one device, as profiles."""
@@ -355,11 +356,6 @@ def _with_and_without(
     yield {name: without for name, (without, _) in split.items()}
     if any(kept for _, kept in split.values()):
         yield {name: kept or without for name, (without, kept) in split.items()}
-
-
-def _counts(operator: Operator, word: Word) -> bool:
-    loops = {letter.loop for letter in word}
-    return (operator.by_plan and TOKEN in loops) or any(loops & {*weight.loops} for weight in operator.weights)
 
 
 def _without_context(operator: Operator, word: Word) -> bool:
