@@ -265,14 +265,16 @@ class _AllLayers:
         return all(own.chosen(main[name]) is not None for own, name in pairs if own)
 
     def splits(self, main: Mapping[str, MainWords]) -> bool:
-        """Whether any operator is split; not only the loss."""
+        """Whether any operator is split on each kind at each micro-batch size; not only the loss."""
         names = [layer.operators for layer in self._model.layers]
-        return any(
-            splits(word) and each not in self._ways.graphs[name].loss_names
+        return all(
+            any(
+                splits(word) and each not in self._ways.graphs[name].loss_names
+                for own, name in zip(row, names, strict=True)
+                if own and (chosen := own.chosen(main[name]))
+                for each, (word, _) in chosen.words.operators.items()
+            )
             for row in self._rows.values()
-            for own, name in zip(row, names, strict=True)
-            if own and (chosen := own.chosen(main[name]))
-            for each, (word, _) in chosen.words.operators.items()
         )
 
     def way(self, main: Mapping[str, MainWords], number: int) -> tuple[Split, Model]:
