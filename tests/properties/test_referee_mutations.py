@@ -482,6 +482,7 @@ def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatc
     assert noticed(has_loss, on_teams)
 
 
+@pytest.mark.slow
 def test_losses_on_meshes_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on meshes; nothing is noticed before."""
 
@@ -726,6 +727,7 @@ def in_halves(document: dict[str, Any]) -> None:
     take_long(document)
 
 
+@pytest.mark.slow
 def test_moves_for_weight_gradients_that_delay_input_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what is moved again for a weight gradient were needed for the input gradient; nothing is noticed before."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
@@ -972,6 +974,7 @@ def test_bounds_of_mixes_with_the_times_of_whole_layers_are_noticed(monkeypatch:
     assert "above the optimum" in noticed(several, of_unlike_sizes)
 
 
+@pytest.mark.slow
 def test_ways_that_are_joined_to_the_slowest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if teams of one size took as long as in their slowest way, where none is chosen yet."""
 
