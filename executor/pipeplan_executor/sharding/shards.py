@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, group_lengths, group_ranges
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, axis_and_groups, group_lengths, group_ranges
 from pipeplan.core.wording import some
 from pipeplan_executor.sharding.declared import TensorParallel
 
@@ -142,7 +142,7 @@ def _axes(model: nn.Module, shards: Mapping[str, ShardAxis]) -> dict[str, tuple[
     known = dict(model.named_parameters(remove_duplicate=False))
     said: dict[int, tuple[Along, str]] = {}
     for pattern, along in shards.items():
-        axis, groups = (along.axis, along.groups) if isinstance(along, GroupedAxis) else (along, ())
+        axis, groups = axis_and_groups(along)
         names = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
         if not names:
             raise InputError(

@@ -138,8 +138,8 @@ class _Given:
     def _followed(self, number: int) -> OperatorGraph | None:
         """Return the operators of a layer, with its loss where that is to be split and can be; None if unknown."""
         name, fitted = self._fitted.names[number], self._fitted
-        given = tuple(each.detach().requires_grad_(each.requires_grad) for each in fitted.flow.tensors[number])
-        followed = partial(program, name, fitted.sequence.layers[number], given, self._weights[number], self._context)
+        layer, given = fitted.sequence.layers[number], fitted.flow.tensors[number]
+        followed = partial(program, name, layer, given, self._weights[number], self._context)
         for loss in (self._loss, None) if name == self.plan.vocabulary else (None,):
             try:
                 found = followed(True, fitted.targets, loss).graph

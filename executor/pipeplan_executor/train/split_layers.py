@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pipeplan.core.grouped_axis import GroupedAxis
+from pipeplan.core.grouped_axis import axis_and_groups
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.profile.passes import autocast
@@ -39,7 +39,7 @@ def mesh_layers(
     kept = {
         name: ParameterShard(tuple(known[name].shape), axis, group.size, group.tensor_rank, groups=groups)
         for name, along in fitted.kept.items()
-        for axis, groups in [(along.axis, along.groups) if isinstance(along, GroupedAxis) else (along, ())]
+        for axis, groups in [axis_and_groups(along)]
     }
     end = loss, fitted.targets
     return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, kept, context, *end)

@@ -47,6 +47,11 @@ ShardAxis: TypeAlias = int | GroupedAxis
 """Along which axis a parameter is split: into equal shards of it, or of each of its groups."""
 
 
+def axis_and_groups(along: ShardAxis) -> tuple[int, tuple[int, ...]]:
+    """Return an axis, and the relative lengths of its groups, if it has any."""
+    return (along.axis, along.groups) if isinstance(along, GroupedAxis) else (along, ())
+
+
 def check_groups(groups: Sequence[int], what: str) -> None:
     """Refuse relative lengths of groups that are none."""
     for each in groups:

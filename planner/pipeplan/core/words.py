@@ -45,6 +45,11 @@ class Letter(NamedTuple):
 Word = tuple[Letter, ...]
 
 
+def splits(word: Word) -> bool:
+    """Return whether a word splits its operator."""
+    return any(letter.loop != UNSPLIT for letter in word)
+
+
 class Signature(NamedTuple):
     """The word of an operator, and the layout in which what it makes is held."""
 
@@ -87,6 +92,11 @@ class LayerWords:
     input: Layout = ()
     output: Layout = ()
     copies: Mapping[str, Copy] = field(default_factory=dict)
+
+    @property
+    def splits_any(self) -> bool:
+        """Whether any operator is split."""
+        return any(splits(word) for word, _ in self.operators.values())
 
     def __hash__(self) -> int:
         rows = self.operators, self.sums, self.copies

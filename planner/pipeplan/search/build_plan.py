@@ -11,7 +11,6 @@ from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.core.words import LayerWords
-from pipeplan.costs.sharding.device_costs import splits_any
 from pipeplan.costs.sharding.mixed import kinds_of
 from pipeplan.search.evaluate import EvaluatedPlan
 
@@ -74,7 +73,7 @@ def _on_mesh(plan: Plan, stage: PlanStage, model: Model, split: Splitting) -> tu
         kind, _ = kinds_of(split)[kind]
     every = dict(zip(model.names, own.words[kind, plan.micro_batch], strict=True))
     words = {name: every[name] for name in stage.layers}
-    if isinstance(split, Mix) and not own.sequence and not any(map(splits_any, words.values())):
+    if isinstance(split, Mix) and not own.sequence and not any(each.splits_any for each in words.values()):
         return replace(stage, team=1), {}
     return replace(stage, mesh=own.sizes, links=dict(own.links)[kind], sharing=own.sharing), words
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, Copy, LayerWords, Layout
+from pipeplan.core.words import UNSPLIT, WHOLE, Copy, LayerWords, Layout, splits
 from pipeplan.costs.sharding.signatures import with_fitting_ends
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.flow import as_tuple
@@ -94,9 +94,8 @@ class MeshLayers:
             self._aliases.setdefault(id(parameter), []).append(name)
         for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
             if name in words:
-                given = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in flow[number])
                 if not runs_whole(words[name]):
-                    self._programs[name] = partial(program, name, layer, given, weights[number], context)
+                    self._programs[name] = partial(program, name, layer, flow[number], weights[number], context)
                     if name == sequence.names[-1] and loss is not None and self._splits_more(name):
                         self._head, self._programs[name] = name, partial(self._programs[name], loss=loss)
                 self._place(name, sequence.parameters[number])
@@ -104,8 +103,7 @@ class MeshLayers:
     def _splits_more(self, name: str) -> bool:
         """Return whether words split operators that a layer has not by itself: those of its loss."""
         known = {each.name for each in self._programs[name](True).graph.operators}
-        rest = (own.word for each, own in self._words[name].operators.items() if each not in known)
-        return any(letter.loop != UNSPLIT for word in rest for letter in word)
+        return any(splits(own.word) for each, own in self._words[name].operators.items() if each not in known)
 
     def _place(self, name: str, names: Mapping[str, str]) -> None:
         """Note the parts of a layer's parameters."""
@@ -219,7 +217,7 @@ class MeshLayers:
 
 def runs_whole(words: LayerWords) -> bool:
     """Return whether every process runs a layer as one, whatever its operators are."""
-    return all(letter.loop == UNSPLIT for word, _ in words.operators.values() for letter in word) and (
+    return not words.splits_any and (
         not words.operators or all(entry == WHOLE for entry in (*words.input, *words.output))
     )
 

@@ -1,4 +1,4 @@
-"""What the calls of a layer on a mesh need to know: found at the first forward of a shape, and the same in all others.
+"""`PlannedCalls`: how a layer on a mesh is called, found at the first forward of a shape, and the same in all others.
 
 Nothing here refers to a tensor that a forward makes.
 """

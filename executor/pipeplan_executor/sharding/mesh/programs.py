@@ -51,7 +51,8 @@ def program(
     before = {part: part.training for part in layer.modules()}
     layer.train(mode)
     try:
-        own = record(layer, given, context, None if loss is None else compared, targets)
+        inputs = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in given)
+        own = record(layer, inputs, context, None if loss is None else compared, targets)
         found = program_of(own, weights, samples := given[0].shape[0])
         return replace(found, graph=by_samples(found.graph, samples))
     except UnfollowedError as error:

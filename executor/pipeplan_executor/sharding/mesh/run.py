@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.core.operators import INPUT, Operator
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
+from pipeplan.core.words import WHOLE, LayerWords, Layout, Word, splits
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.capture.private import memory_of
@@ -260,7 +260,7 @@ class _Run:
             self._passed[operator.name] = self._calls.root(view)
         else:
             self._handles[id(step.call.made[0])] = self._calls.root(view)
-            whole = all(letter.loop == UNSPLIT for letter in self._calls.word(operator.name))
+            whole = not splits(self._calls.word(operator.name))
             for tensor, value in zip(step.call.made[1:], results[1:], strict=False):
                 self._handles[id(tensor)] = Handle(constant=value if whole else None)
 

@@ -1,4 +1,4 @@
-"""What was moved for an operator, which the backward moves again in place of keeping it.
+"""`saving`: what was moved for an operator is moved again in the backward, and not kept.
 
 ::
 

@@ -3,7 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.sharding import Sharding
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import Choice, Sharding, frontier
 from pipeplan_formulations.sharding.instance import LARGEST
 
 COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
@@ -13,6 +15,14 @@ COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "upda
 def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
     """Return the matrix of a projection to sums of these coordinates."""
     return np.array([[int(name in row) for name in COORDINATES] for row in rows], np.int64)
+
+
+WORTH = 2**20
+"""Most saved bytes that weigh as much as a nanosecond."""
+FASTEST = combined(
+    *(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",), ("summed",))
+)
+"""What the fastest words have least of: time of a micro-batch; of equal choices, saved bytes, then passes."""
 
 
 def in_order(problem: Sharding, rows: NDArray[np.int64], worth: int = LARGEST) -> NDArray[np.int64]:
@@ -27,3 +37,9 @@ def in_order(problem: Sharding, rows: NDArray[np.int64], worth: int = LARGEST) -
             break
         one = both
     return np.array([one], np.int64)
+
+
+def least(projected: Sharding) -> Choice | None:
+    """Return the choice that has least of a problem's only coordinate; None if there is no choice."""
+    found = frontier(projected, Clock(Limits()))
+    return found.choice(0) if len(found.points) else None

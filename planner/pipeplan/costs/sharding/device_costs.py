@@ -1,10 +1,10 @@
-"""What a device has of a layer under given words: times of passes, bytes that are kept and sent, and workspace."""
+"""Costs of a layer on each device under given words: times of passes, bytes that are kept and sent, and workspace."""
 
 from collections.abc import Sequence
 from math import prod
 
 from pipeplan.core.model import LayerCost
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords
+from pipeplan.core.words import WHOLE, LayerWords
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layouts import stream
@@ -29,17 +29,12 @@ def device_cost(problem: MeshProblem, words: LayerWords, costs: Sequence[int]) -
 
 def longer(problem: MeshProblem, words: LayerWords) -> dict[str, int]:
     """Return the nanoseconds of each pass that operators take longer because they are split."""
-    cost, each = problem.layer.cost, problem.layer.kind.shard_overhead * splits_any(words)
+    cost, each = problem.layer.cost, problem.layer.kind.shard_overhead * words.splits_any
     operators = problem.graph.operators
     found = dict.fromkeys(("forward", "input_gradient"), each * len(operators))
     found["weight_gradient"] = each * sum(bool(operator.weights) for operator in operators)
     found = {name: time if getattr(cost, name) else 0 for name, time in found.items()}
     return found | {"backward": found["input_gradient"] + found["weight_gradient"]}
-
-
-def splits_any(words: LayerWords) -> bool:
-    """Return whether any operator is split."""
-    return any(letter.loop != UNSPLIT for word, _ in words.operators.values() for letter in word)
 
 
 def splits_loss(problem: MeshProblem, words: LayerWords) -> tuple[int, ...]:

@@ -9,26 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pipeplan.core.cluster import DeviceKind, Link
-from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, axis_and_groups
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.words import BY_KEYS, UNSPLIT, LayerWords, Word
-from pipeplan.costs.sharding.coordinates import combined, in_order
+from pipeplan.costs.sharding.coordinates import FASTEST, WORTH, in_order, least
 from pipeplan.costs.sharding.layouts import stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.signatures import with_fitting_ends
-from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import frontier
 
-WORTH = 2**20
-"""Most saved bytes that weigh as much as a nanosecond."""
-FASTEST = combined(
-    *(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",), ("summed",))
-)
-"""What is least: time of a micro-batch; of equal choices, saved bytes, then passes."""
 USUAL = DeviceKind("usual"), (1e14, 1e12)
 """A device, its operations and bytes per second, by which words are compared where nothing was measured."""
 
@@ -134,8 +125,8 @@ def given_words(
     )
     if not all(problem.signatures):
         return None
-    found = frontier(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)), Clock(Limits()))
-    return replace(problem.layer_words(found.choice(0)), input=before, output=after) if len(found.points) else None
+    found = least(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)))
+    return None if found is None else replace(problem.layer_words(found), input=before, output=after)
 
 
 def usual_rooflines(graph: OperatorGraph, micro_batch: int) -> Rooflines:
@@ -151,7 +142,7 @@ def _loop(operator: Operator, loops: tuple[str, ...], along: ShardAxis | None) -
     """The loop of a weight's axis; `UNSPLIT` for none, None if no loop of the operator is split like that."""
     if along is None:
         return UNSPLIT
-    axis = along.axis if isinstance(along, GroupedAxis) else along
+    axis, _ = axis_and_groups(along)
     loop = loops[axis]
     groups = operator.groups.get(loop)
     return loop if loop in operator.loops and along == (GroupedAxis(axis, groups) if groups else axis) else None

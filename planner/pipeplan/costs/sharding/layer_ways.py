@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
-from pipeplan.core.words import UNSPLIT, LayerWords, Word
-from pipeplan.costs.sharding.coordinates import COORDINATES, combined, in_order
+from pipeplan.core.words import UNSPLIT, LayerWords, Word, splits
+from pipeplan.costs.sharding.coordinates import COORDINATES, FASTEST, WORTH, combined, in_order, least
 from pipeplan.costs.sharding.device_costs import device_cost, longer
-from pipeplan.costs.sharding.given import FASTEST, WORTH
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan_formulations.common.clock import Clock
@@ -200,18 +199,12 @@ class LayerWays:
             return None
         if problem.keeps not in self._fastest:
             self._fastest[problem.keeps] = problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH))
-        found = frontier(_restricted(self._fastest[problem.keeps], fits), Clock(Limits()))
-        if not len(found.points):
+        choice = least(_restricted(self._fastest[problem.keeps], fits))
+        if choice is None:
             return None
-        choice = found.choice(0)
         costs = problem.sharding.evaluate(choice)
         assert costs is not None, "it was found"
         return Chosen(problem.layer_words(choice), costs)
-
-
-def splits(word: Word) -> bool:
-    """Return whether a word splits its operator."""
-    return any(letter.loop != UNSPLIT for letter in word)
 
 
 def _restricted(problem: Sharding, fits: list[list[bool]]) -> Sharding:

@@ -3,15 +3,14 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import prod
 from typing import NamedTuple
 
 from pipeplan.core.cluster import DeviceKind
-from pipeplan.core.model import LayerCost, Model, Profile, Provenance
+from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.splits import Split
 from pipeplan.core.words import LayerWords, Layout
-from pipeplan.costs.sharding.batches import by_samples, has_samples
+from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.device_costs import device_cost
 from pipeplan.costs.sharding.layer_ways import main_words, parallelism
@@ -20,6 +19,7 @@ from pipeplan.costs.sharding.named import Strategy, rows_are_samples
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.ties import shared_bytes
 from pipeplan.costs.sharding.words import divides
 
 Case = tuple[str, Layout, Layout]
@@ -67,8 +67,7 @@ class MeshMembers:
     def graph(self, name: str, size: int) -> OperatorGraph:
         """Return operators of layers at a micro-batch size, which may run on parts of the samples."""
         if (name, size) not in self._graphs:
-            plain = not any(map(has_samples, self.teams.model.operators.values()))
-            self._graphs[name, size] = by_samples(self.teams.model.operators[name], size, plain)
+            self._graphs[name, size] = by_samples(self.teams.model.operators[name], size, self.teams.plain)
         return self._graphs[name, size]
 
     @cached_property
@@ -165,19 +164,6 @@ class MeshMembers:
         kind, size = self.teams.kinds[0], self.possible(way)[0]
         return self.costs(way, i, kind, size)[COORDINATES.index("parameters")]
 
-    def shared(self, way: Way, i: int) -> tuple[int, int]:
-        """Return the bytes of the weights that a layer shares, and what each device has of them."""
-        case = self.case(i, way.layout, way.passes)
-        words, graph = dict(way.words)[case], self.teams.model.operators[case[0]]
-        whole = own = 0
-        for operator in graph.operators:
-            for weight in operator.weights:
-                if weight.shared:
-                    word = words.operators[operator.name].word
-                    parts = prod(n for n, letter in zip(self.sizes, word, strict=True) if letter.loop in weight.loops)
-                    whole, own = whole + weight.size, own + weight.size // parts
-        return whole, own
-
     def model(self, way: Way) -> Model:
         """Return the model whose layers have the parameters and the costs of one device, as profiles."""
         model = self.teams.model
@@ -195,12 +181,14 @@ class MeshMembers:
             for size in self.possible(way)
         ]
         kept = [self.kept(way, i) if layer.operators else layer.parameters for i, layer in enumerate(model.layers)]
-        shared = []
-        for tie in model.ties:
-            first = model.names.index(tie.layers[0])
-            whole, own = self.shared(way, first) if model.layers[first].operators else (0, 0)
-            shared.append(tie.parameters * own // whole if whole else tie.parameters)
-        return device_model(model, every, kept, shared)
+        return device_model(model, every, kept, [self._shared(way, tie) for tie in model.ties])
+
+    def _shared(self, way: Way, tie: Tie) -> int:
+        """Bytes on a device of the weights that layers share."""
+        case = self.case(self.teams.model.names.index(tie.layers[0]), way.layout, way.passes)
+        operators = dict(way.words)[case].operators if case[0] else {}
+        words = {name: word for name, (word, _) in operators.items()}
+        return shared_bytes(tie, self.teams.model.operators.get(case[0]), words, self.sizes)
 
     def split(self, way: Way, number: int) -> Split:
         """Return a way as a split."""

@@ -12,7 +12,7 @@ from math import gcd, lcm, prod
 from typing import NamedTuple, TypeVar
 
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Signature, Word
+from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, Signature, Word, splits
 from pipeplan.costs.sharding.joined import JoinedLayers, Own, SharedWeight
 from pipeplan.costs.sharding.layouts import stream
 from pipeplan.costs.sharding.named import Strategy, by_strategy
@@ -230,7 +230,7 @@ class MeshSignatures:
             return (self.only.operators[operator.name],)
         own = words(operator, self.mesh.sizes, self.gathers, self.tokens)
         if not self.split_loss and operator.name in self.graph.loss_names:
-            own = tuple(word for word in own if all(letter.loop == UNSPLIT for letter in word))
+            own = tuple(word for word in own if not splits(word))
         if self.allows is not None:
             own = tuple(word for word in own if self.allows(self.own(operator).operator, word))
         found = tuple(Signature(word, held) for word in own for held in self._held(operator, word))

@@ -26,17 +26,14 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
 from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout
-from pipeplan.costs.sharding.coordinates import combined, in_order
-from pipeplan.costs.sharding.device_costs import splits_any
+from pipeplan.costs.sharding.coordinates import combined, in_order, least
 from pipeplan.costs.sharding.layouts import handed_over, stream
 from pipeplan.costs.sharding.members import Case, MeshMembers, Way
 from pipeplan.costs.sharding.named import follows, shapes_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import frontier
+from pipeplan.costs.sharding.ties import agree
 
 MICRO_BATCHES = (1, 4, 16, 64)
 """Micro-batches of a replica for which words take least time, updates and sums once per step included."""
@@ -116,7 +113,7 @@ class MeshTeams(MeshMembers):
     def _is_asked(self, words: Mapping[Case, LayerWords]) -> bool:
         """Whether any operator is split; if a strategy is named, any product by this."""
         if self.strategy is None:
-            return any(map(splits_any, words.values()))
+            return any(own.splits_any for own in words.values())
         every = ((each, own) for (name, *_), own in words.items() for each in self.graphs[name].operators)
         return any(follows(each, own.operators[each.name].word, self.strategy) for each, own in every)
 
@@ -211,15 +208,11 @@ class MeshTeams(MeshMembers):
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
         """Whether layers that share weights split these alike; where operators are not known, they are whole."""
-        model = self.teams.model
-        of = {layer.name: layer.operators for layer in model.layers}
-        for tie in model.ties:
-            tied = {of[name] for name in tie.layers}
-            cuts = [_cuts(model.operators[case[0]], own) for case, own in words.items() if case[0] in tied]
-            unknown = any(not of[name] for name in tie.layers)
-            if len(set(cuts)) > 1 or (unknown and any(entry != WHOLE for row in cuts for cut in row for entry in cut)):
-                return False
-        return True
+        graphs = self.teams.model.operators
+        return agree(
+            self.teams.model,
+            lambda name: [_cuts(graphs[name], own) for (operators, *_), own in words.items() if operators == name],
+        )
 
 
 def mesh_ways(
@@ -276,7 +269,8 @@ def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
 
 def _least(problem: MeshProblem, rows: NDArray[np.int64]) -> tuple[Figures, LayerWords]:
     """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go; and the sums."""
-    found = frontier(problem.sharding.project(in_order(problem.sharding, rows)), Clock(Limits())).choice(0)
+    found = least(problem.sharding.project(in_order(problem.sharding, rows)))
+    assert found is not None, "no operator has to be split"
     costs = problem.sharding.evaluate(found)
     assert costs is not None, "it was found"
     figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))

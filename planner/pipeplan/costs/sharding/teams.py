@@ -7,6 +7,7 @@ from functools import cached_property
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.sharding.batches import has_samples
 from pipeplan.costs.sharding.places import Place, places
 from pipeplan.costs.sharding.rooflines import Rooflines, rates_of
 from pipeplan.costs.sharding.shapes import Mesh, mesh_on
@@ -66,6 +67,11 @@ class Teams:
     def kinds(self) -> tuple[DeviceKind, ...]:
         """The kinds of device that have teams."""
         return tuple(kind for kind in self.cluster.kinds.values() if kind.name in self.places)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether no tensor of the model has an axis of samples, so that each gets one."""
+        return not any(map(has_samples, self.model.operators.values()))
 
     def mesh(self, kind: DeviceKind, sizes: tuple[int, ...]) -> Mesh:
         """Return the mesh of these sizes of teams of a kind of device."""

@@ -22,8 +22,8 @@ from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Letter, Word
-from pipeplan.costs.sharding.batches import has_samples, with_samples
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Letter, Word, splits
+from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import (
     COMPARED,
@@ -33,13 +33,13 @@ from pipeplan.costs.sharding.layer_ways import (
     LayerWays,
     MainWords,
     parallelism,
-    splits,
 )
 from pipeplan.costs.sharding.layouts import ends_of, handed_over, token_axis
 from pipeplan.costs.sharding.members import device_model
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.ties import agree, shared_bytes
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 32
@@ -112,15 +112,13 @@ class TeamWays:
         return self._layers[key]
 
     def _with_samples(self, whole: Rooflines) -> Rooflines:
-        plain = not any(map(has_samples, self.model.operators.values()))
-        graph = with_samples(whole.graph, plain)
+        graph = with_samples(whole.graph, self.teams.plain)
         return Rooflines(graph, whole.cost, whole.parameters, whole.kind, whole.rates, whole.micro_batch)
 
     @cached_property
     def graphs(self) -> dict[str, OperatorGraph]:
         """The operators of layers, with an axis of samples."""
-        plain = not any(map(has_samples, self.model.operators.values()))
-        return {name: with_samples(graph, plain) for name, graph in self.model.operators.items()}
+        return {name: with_samples(graph, self.teams.plain) for name, graph in self.model.operators.items()}
 
     @cached_property
     def _between(self) -> list[tuple[Layout, tuple[bool, ...]]]:
@@ -232,14 +230,7 @@ class TeamWays:
 
     def _agrees(self, main: Mapping[str, MainWords]) -> bool:
         """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
-        of = {layer.name: layer.operators for layer in self.model.layers}
-        for tie in self.model.ties:
-            named = {of[name] for name in tie.layers} & {*main}
-            cuts = {shared_cuts(self.graphs[name], main[name]) for name in named}
-            unknown = any(not of[name] for name in tie.layers)
-            if len(cuts) > 1 or (unknown and any(cut != (WHOLE, WHOLE) for row in cuts for cut in row)):
-                return False
-        return True
+        return agree(self.model, lambda name: [shared_cuts(self.graphs[name], main[name])] if name in main else [])
 
 
 class _AllLayers:
@@ -320,17 +311,9 @@ class _AllLayers:
         return found
 
     def _shared(self, tie: Tie, main: Mapping[str, MainWords]) -> int:
-        """Bytes on a device of the weights that layers share, in proportion to what it has of the first's."""
+        """Bytes on a device of the weights that layers share."""
         name = next(layer.operators for layer in self._model.layers if layer.name == tie.layers[0])
-        if not name:
-            return tie.parameters
-        of, whole, own = dict(main[name]), 0, 0
-        for operator in self._ways.graphs[name].operators:
-            for weight in operator.weights:
-                if weight.shared:
-                    parts = self._teams.team if any(one.loop in weight.loops for one in of[operator.name]) else 1
-                    whole, own = whole + weight.size, own + weight.size // parts
-        return tie.parameters * own // whole if whole else tie.parameters
+        return shared_bytes(tie, self._ways.graphs.get(name), dict(main.get(name, ())), (self._teams.team,))
 
 
 def shared_cuts(graph: OperatorGraph, main: MainWords) -> tuple[tuple[ShardAxis, int], ...]:

@@ -1,0 +1,46 @@
+"""Weights that layers share: whether ways split them alike, and the bytes that a device has of them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeplan.core.model import Model, Tie
+from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.words import WHOLE, Word
+from pipeplan.costs.sharding.prices import weight_parts
+
+Cuts = tuple[tuple[Any, ...], ...]
+"""For each weight that a layer shares how it is split and where its gradients are parts; `WHOLE` where not."""
+
+
+def agree(model: Model, cuts: Callable[[str], Iterable[Cuts]]) -> bool:
+    """Return whether layers that share weights split them alike; where operators are not known, these are whole.
+
+    ``cuts``: those of all layers with these operators, by name.
+    """
+    of = {layer.name: layer.operators for layer in model.layers}
+    for tie in model.ties:
+        names = {of[name] for name in tie.layers}
+        found = {own for name in names for own in cuts(name)}
+        if len(found) > 1 or ("" in names and any(entry != WHOLE for own in found for cut in own for entry in cut)):
+            return False
+    return True
+
+
+def shared_bytes(tie: Tie, graph: OperatorGraph | None, words: Mapping[str, Word], sizes: Sequence[int]) -> int:
+    """Return the bytes of a tie on a device, in proportion to what it has of the first layer's shared weights.
+
+    Parameters
+    ----------
+    tie : Tie
+    graph : OperatorGraph or None
+        The operators of the first layer; None if they are not known, and the weights are whole.
+    words : mapping of str to Word
+        Of the operators that have shared weights, by name.
+    sizes : sequence of int
+        Devices along each axis of the mesh.
+    """
+    every = () if graph is None else graph.operators
+    rows = [(weight, words[each.name]) for each in every for weight in each.weights if weight.shared]
+    whole = sum(weight.size for weight, _ in rows)
+    own = sum(weight.size // weight_parts(weight, word, tuple(sizes)) for weight, word in rows)
+    return tie.parameters * own // whole if whole else tie.parameters
