@@ -25,7 +25,7 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout
+from pipeplan.core.words import WHOLE, LayerWords, Layout
 from pipeplan.costs.sharding.coordinates import combined, in_order, least
 from pipeplan.costs.sharding.layouts import handed_over, stream
 from pipeplan.costs.sharding.members import Case, MeshMembers, Way
@@ -33,7 +33,7 @@ from pipeplan.costs.sharding.named import follows, shapes_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.ties import agree
+from pipeplan.costs.sharding.ties import Cuts, agree, shared_cuts
 
 MICRO_BATCHES = (1, 4, 16, 64)
 """Micro-batches of a replica for which words take least time, updates and sums once per step included."""
@@ -208,11 +208,11 @@ class MeshTeams(MeshMembers):
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
         """Whether layers that share weights split these alike; where operators are not known, they are whole."""
-        graphs = self.teams.model.operators
-        return agree(
-            self.teams.model,
-            lambda name: [_cuts(graphs[name], own) for (operators, *_), own in words.items() if operators == name],
-        )
+        cuts: dict[str, list[Cuts]] = {}
+        for (name, *_), own in words.items():
+            of = {operator: word for operator, (word, _) in own.operators.items()}
+            cuts.setdefault(name, []).append(shared_cuts(self.graphs[name], of))
+        return agree(self.teams.model, lambda name: cuts.get(name, []))
 
 
 def mesh_ways(
@@ -275,24 +275,6 @@ def _least(problem: MeshProblem, rows: NDArray[np.int64]) -> tuple[Figures, Laye
     assert costs is not None, "it was found"
     figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))
     return figures, problem.layer_words(found)
-
-
-def _cuts(graph: OperatorGraph, words: LayerWords) -> tuple[tuple[int, ...], ...]:
-    """How the weights that a layer shares are split along each axis of the mesh, and where gradients are parts."""
-    return tuple(
-        tuple(
-            weight.loops.index(letter.loop)
-            if letter.loop in weight.loops
-            else PARTIAL
-            if letter.loop in each.makes
-            else WHOLE
-            for letter in word
-        )
-        for each in graph.operators
-        for word in [words.operators[each.name].word]
-        for weight in each.weights
-        if weight.shared
-    )
 
 
 def _hands_over(before: OperatorGraph, after: OperatorGraph, layout: Layout) -> bool:

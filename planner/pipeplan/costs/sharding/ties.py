@@ -1,15 +1,17 @@
 """Weights that layers share: whether ways split them alike, and the bytes that a device has of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import WHOLE, Word
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Word
 from pipeplan.costs.sharding.prices import weight_parts
 
-Cuts = tuple[tuple[Any, ...], ...]
-"""For each weight that a layer shares how it is split and where its gradients are parts; `WHOLE` where not."""
+Cuts = tuple[tuple[ShardAxis, int], ...]
+"""How each weight that a layer shares is split along each axis of a mesh, and `PARTIAL` where gradients are parts.
+
+`WHOLE` where not."""
 
 
 def agree(model: Model, cuts: Callable[[str], Iterable[Cuts]]) -> bool:
@@ -24,6 +26,27 @@ def agree(model: Model, cuts: Callable[[str], Iterable[Cuts]]) -> bool:
         if len(found) > 1 or ("" in names and any(entry != WHOLE for own in found for cut in own for entry in cut)):
             return False
     return True
+
+
+def shared_cuts(graph: OperatorGraph, words: Mapping[str, Word]) -> Cuts:
+    """Return the cuts of a layer's shared weights.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+        With samples among the axes of tensors.
+    words : mapping of str to Word
+        Of the operators that have shared weights, by name.
+    """
+    return tuple(
+        (graph.shard_axis(weight.name, weight.loops.index(letter.loop)), WHOLE)
+        if letter.loop in weight.loops
+        else (WHOLE, PARTIAL if letter.loop != UNSPLIT and letter.loop in each.makes else WHOLE)
+        for each in graph.operators
+        for weight in each.weights
+        if weight.shared
+        for letter in words[each.name]
+    )
 
 
 def shared_bytes(tie: Tie, graph: OperatorGraph | None, words: Mapping[str, Word], sizes: Sequence[int]) -> int:

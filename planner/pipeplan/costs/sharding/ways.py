@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
-from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Letter, Word, splits
+from pipeplan.core.words import WHOLE, LayerWords, Layout, Letter, Word, splits
 from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import (
@@ -39,7 +38,7 @@ from pipeplan.costs.sharding.members import device_model
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.ties import agree, shared_bytes
+from pipeplan.costs.sharding.ties import agree, shared_bytes, shared_cuts
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 32
@@ -196,8 +195,8 @@ class TeamWays:
             figures = dict(zip(own, rows[name], strict=True))
             kept = dict.fromkeys(main for k in self._preferred for main in self._best(name, own, k))
             for main in sorted(own, key=own.__getitem__):
-                cuts = shared_cuts(self.graphs[name], main)
-                alike = (other for other in kept if shared_cuts(self.graphs[name], other) == cuts)
+                cuts = shared_cuts(self.graphs[name], dict(main))
+                alike = (other for other in kept if shared_cuts(self.graphs[name], dict(other)) == cuts)
                 if not any(np.all(figures[other] <= figures[main] + slack) for other in alike):
                     kept[main] = None
             found[name] = {main: own[main] for main in kept}
@@ -221,7 +220,7 @@ class TeamWays:
         groups: dict[object, list[MainWords]] = {}
         width = len(COMPARED_AGAIN if self.teams.again else COMPARED)
         for main in choices:
-            groups.setdefault(shared_cuts(self.graphs[name], main), []).append(main)
+            groups.setdefault(shared_cuts(self.graphs[name], dict(main)), []).append(main)
 
         def figures(main: MainWords) -> tuple[int, Figures]:
             return sum(choices[main][preferred::width]), choices[main]
@@ -230,7 +229,8 @@ class TeamWays:
 
     def _agrees(self, main: Mapping[str, MainWords]) -> bool:
         """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
-        return agree(self.model, lambda name: [shared_cuts(self.graphs[name], main[name])] if name in main else [])
+        cuts = {name: [shared_cuts(self.graphs[name], dict(own))] for name, own in main.items()}
+        return agree(self.model, lambda name: cuts.get(name, []))
 
 
 class _AllLayers:
@@ -314,20 +314,6 @@ class _AllLayers:
         """Bytes on a device of the weights that layers share."""
         name = next(layer.operators for layer in self._model.layers if layer.name == tie.layers[0])
         return shared_bytes(tie, self._ways.graphs.get(name), dict(main.get(name, ())), (self._teams.team,))
-
-
-def shared_cuts(graph: OperatorGraph, main: MainWords) -> tuple[tuple[ShardAxis, int], ...]:
-    """Return how the weights that a layer shares are split, and whether gradients of them are parts of sums."""
-    of = dict(main)
-    return tuple(
-        (graph.shard_axis(weight.name, weight.loops.index(letter.loop)), WHOLE)
-        if letter.loop in weight.loops
-        else (WHOLE, PARTIAL if letter.loop != UNSPLIT and letter.loop in each.makes else WHOLE)
-        for each in graph.operators
-        for weight in each.weights
-        if weight.shared
-        for letter in of[each.name]
-    )
 
 
 def _with_and_without(

@@ -12,7 +12,8 @@ from helpers.operators import block, of_many_tokens, pair, perceptrons, with_out
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
-from pipeplan.core.operators import Operator, OperatorGraph, Weight
+from pipeplan.core.model import Tie
+from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE, LayerWords
 from pipeplan.costs.sharding.copies import CopyState
@@ -211,6 +212,23 @@ def test_weights_are_gathered_where_memory_is_short(memory: int, gathered: bool,
     assert any(letter.gathers for letter in letters) is gathered
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_shared_weights_have_parts_of_gradients_in_all_layers_or_in_none() -> None:
+    """A layer whose operators are not known runs all samples, so none that shares its weights runs on parts of them."""
+    graph = of_many_tokens()
+    shared = replace(graph.operators[0], loops={}, weights=(replace(graph.operators[0].weights[0], shared=True),))
+    model = perceptrons(2, (4, 8), replace(graph, operators=(shared,)))
+    first, last = model.layers
+    layers = replace(first, parameters=64, operators=""), replace(last, parameters=0)
+    tied = replace(model, layers=layers, ties=(Tie((first.name, last.name), 64),))
+    apart = replace(model, layers=(replace(first, operators=""), last))
+    by_samples = []
+    for each in (tied, apart):
+        meshes = MeshTeams.of(Teams(each, pairs(network=Link(10**9, 1)), 4, (4, 8), "adam", False), 8, 2)
+        words = (words.operators["wide"].word for own in meshes for way in own.ways() for _, words in way.words)
+        by_samples.append(any(letter.loop == SAMPLE for word in words for letter in word))
+    assert by_samples == [False, True]
 
 
 def of_long_sequences(output: int = 80) -> MeshTeams:
