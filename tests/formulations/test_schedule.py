@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from helpers import exhaustive_orders
 from helpers.lines import line
 from helpers.pipeline_schedules import every_order, random_schedule
 from pipeplan_formulations.common.report import Limits, Status, Stop
-from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, exact, feasible, lower_bound, solve
+from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.bounds import jackson, packed, windows
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.precedence import Admission
@@ -173,7 +174,7 @@ def test_unknown_backends_are_named() -> None:
 def test_a_hint_is_never_lost() -> None:
     """Without time the result is at least as good as the hint, and its bound holds."""
     problem = line(3, 4, 2)
-    best = solve(problem, Limits(time=20), backend="exact")
+    best = exhaustive_orders.solve(problem, Limits(time=20))
     report = solve(problem, Limits(time=0.01), hint=best.solution)
     assert report.objective == best.objective
     assert report.bound <= best.bound
@@ -207,13 +208,3 @@ def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
     report = solve(problem, Limits(time=15), backend="cpsat")
     assert report.stop is Stop.EXHAUSTED
     assert report.bound > lower_bound(problem)
-
-
-def test_an_exact_search_out_of_time_keeps_its_hint() -> None:
-    """Without time the result is unknown, or the hint with a valid bound."""
-    problem = line(3, 4, 2)
-    assert exact.solve(problem, Limits(time=0.0)).status is Status.UNKNOWN
-    report = exact.solve(problem, Limits(time=0.0), hint=serial(problem))
-    assert report.stop is Stop.TIME
-    assert report.objective == evaluate(problem, serial(problem))
-    assert report.bound <= lower_bound(problem)

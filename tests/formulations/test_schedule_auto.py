@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import exhaustive_orders
 from helpers.lines import line
 from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, exact, long_steps, solve
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, long_steps, solve
 from pipeplan_formulations.schedule.auto import FEW
 
 SHORT = Limits(time=5.0, workers=1)
@@ -22,7 +23,7 @@ SOON = Limits(time=60.0, gap=0.09, workers=1)
 def test_small_steps_are_proved(seed):
     """By default a small step is solved to the optimum, or found infeasible."""
     problem = random_ways(seed)
-    report, oracle = solve(problem, Limits(time=20.0)), exact.solve(problem, Limits(time=20.0))
+    report, oracle = solve(problem, Limits(time=20.0)), exhaustive_orders.solve(problem, Limits(time=20.0))
     assert (report.status, report.objective) == (oracle.status, oracle.objective)
 
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import exhaustive_orders
 from helpers.happening import happens
 from helpers.lines import line
 from helpers.pipeline_schedules import random_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Stop
-from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, exact, feasible
+from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, feasible
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.long_steps import drain_bound, period_bound, solve, step_bound, stride_bound
 from pipeplan_formulations.schedule.long_steps.holding import largest_sum, reach
@@ -34,7 +35,7 @@ def instant(problem: PipelineSchedule) -> bool:
 def test_bounds_stay_below_the_optimum(seed):
     """No step is shorter than its bound, or than the mean time of as many micro-batches in an endless schedule."""
     problem = random_schedule(seed)
-    report = exact.solve(problem, Limits(time=20.0))
+    report = exhaustive_orders.solve(problem, Limits(time=20.0))
     if report.objective is None:
         assert step_bound(problem) == period_bound(problem) == 0
         return
@@ -49,7 +50,7 @@ def test_bounds_stay_below_many_optima():
     """No step of 2,000 is shorter than its bound."""
     for seed in range(20_000, 22_000):
         problem = random_schedule(seed)
-        best = exact.solve(problem, Limits(time=20.0)).objective
+        best = exhaustive_orders.solve(problem, Limits(time=20.0)).objective
         if happens(best is not None):
             assert max(step_bound(problem), drain_bound(problem)) <= best, seed
 
@@ -66,7 +67,7 @@ def test_a_full_memory_costs_a_round_trip_at_the_end():
 def test_strides_are_never_too_long(seed):
     """No schedule starts n micro-batches in less than the stride; consecutive strides do not exceed the step."""
     problem = random_schedule(seed)
-    best = exact.solve(problem, Limits(time=20.0))
+    best = exhaustive_orders.solve(problem, Limits(time=20.0))
     if best.solution is None or best.objective is None or instant(problem):
         return
     known = [best.solution, *(o for o in islice(by_rules(problem, Clock(QUICK)), 10) if o is not None)]

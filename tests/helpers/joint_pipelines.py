@@ -6,6 +6,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
+from helpers import exhaustive_orders
 from helpers.partitions import every_partition, memory_of, random_tie, reduction
 from helpers.pipeline_schedules import in_no_less
 from pipeplan_formulations.common.report import Limits
@@ -13,7 +14,7 @@ from pipeplan_formulations.joint import Choice, JointPipeline
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.relaxed import scheduled
 from pipeplan_formulations.partition import ChainPartition
-from pipeplan_formulations.schedule import PipelineSchedule, exact
+from pipeplan_formulations.schedule import PipelineSchedule
 
 
 def random_joint(seed: int, layers: int = 5, stages: int = 3, most: int = 3) -> JointPipeline:
@@ -106,7 +107,7 @@ def brute_force(problem: JointPipeline) -> int | None:
     for instance in sorted(every_instance(problem), key=in_no_less):
         if best is not None and in_no_less(instance) >= best:
             break
-        report = exact.solve(instance, Limits(time=600))
+        report = exhaustive_orders.solve(instance, Limits(time=600))
         if report.objective is not None and (best is None or report.objective < best):
             best = report.objective
     return best

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import exhaustive_orders
 from helpers.device_groups import all_device_groups
 from helpers.instances import model_of
 from helpers.pipeline_schedules import in_no_less
@@ -27,7 +28,6 @@ from pipeplan.search.scheduling import as_schedule, schedule_problem
 from pipeplan.simulate import makespan, simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.schedule import exact
 
 Question = tuple[Model, Cluster, Job]
 
@@ -100,7 +100,7 @@ def best_order(question: Question) -> int | None:
     for problem in sorted(every, key=in_no_less):
         if best is not None and in_no_less(problem) >= best:
             break
-        found = exact.solve(problem, Limits(time=600)).solution
+        found = exhaustive_orders.solve(problem, Limits(time=600)).solution
         if found is not None:
             value = makespan(as_schedule(found, *every[problem]), every[problem][0])
             best = value if best is None else min(best, value)

@@ -7,6 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import exhaustive_orders
 from helpers.found_pipelines import as_simulated, family_pipeline, random_orders, random_pipeline
 from helpers.quick import examples
 from pipeplan.core.cluster import Overlap
@@ -26,7 +27,7 @@ from pipeplan.search.scheduling import (
 from pipeplan.search.scheduling.link_bound import link_bound
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.schedule import evaluate, solve
+from pipeplan_formulations.schedule import evaluate
 
 seeds = st.integers(0, 10**9)
 
@@ -131,7 +132,7 @@ def test_small_pipelines_are_solved(seed: int) -> None:
     _check(found, pipeline, micro_batches)
     lanes = (False, True) if pipeline.overlap is Overlap.STREAM else (False,)
     problems = [relaxed_problem(pipeline, micro_batches, split, two_lanes=two) for two in lanes]
-    reports = [solve(problem, Limits(time=20), backend="exact") for problem in problems if problem.possible]
+    reports = [exhaustive_orders.solve(problem, Limits(time=20)) for problem in problems if problem.possible]
     assert all(report.status is Status.OPTIMAL for report in reports)
     least = min((report.objective for report in reports if report.objective is not None), default=found.bound)
     assert found.bound <= least

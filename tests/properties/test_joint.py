@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import exhaustive_orders
 from helpers.joint_pipelines import brute_force, every_choice, random_joint
 from helpers.partitions import chain_partition
 from pipeplan_formulations import joint, partition
@@ -15,16 +16,16 @@ from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.joint import JointPipeline
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.relaxed import chained, relaxed, scheduled
-from pipeplan_formulations.schedule import evaluate, exact, lower_bound
+from pipeplan_formulations.schedule import evaluate, lower_bound
 
 LIMITS = Limits(time=60)
 
 
-def agrees(seed: int, backend: str = "cpsat") -> None:
+def agrees(seed: int) -> None:
     """Check that value and bound equal the best of all choices and orders, and that infeasibility is reported."""
     problem = random_joint(seed)
     best = brute_force(problem)
-    report = joint.solve(problem, LIMITS, backend=backend)
+    report = joint.solve(problem, LIMITS)
     if best is None:
         assert report.status is Status.INFEASIBLE
         return
@@ -55,10 +56,9 @@ def test_sends_that_outlast_their_actions(overlap: str, links: int) -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
-@pytest.mark.parametrize("backend", ["cpsat", "exact"])
-def test_partition_and_orders_are_best_and_proved_of_three_hundred(backend: str, seed: int) -> None:
+def test_partition_and_orders_are_best_and_proved_of_three_hundred(seed: int) -> None:
     """The result is the best of all choices on many more instances."""
-    agrees(seed, backend)
+    agrees(seed)
 
 
 @settings(max_examples=40, deadline=None)
@@ -66,7 +66,7 @@ def test_partition_and_orders_are_best_and_proved_of_three_hundred(backend: str,
 def test_a_gap_that_is_asked_for_is_kept(seed: int, gap: float) -> None:
     """With a gap the result is within it of the bound, and the optimum lies between them."""
     problem = random_joint(seed)
-    report = joint.solve(problem, replace(LIMITS, gap=gap), backend="exact")
+    report = joint.solve(problem, replace(LIMITS, gap=gap))
     best = brute_force(problem)
     if best is None:
         assert report.status is Status.INFEASIBLE
@@ -103,13 +103,13 @@ def test_what_relaxes_a_box_bounds_its_choices(seed: int) -> None:
     box = random_box(problem, Random(seed))
     if box is None:
         return
-    values = [exact.solve(instance, LIMITS).objective for instance in every_choice(problem, box)]
+    values = [exhaustive_orders.solve(instance, LIMITS).objective for instance in every_choice(problem, box)]
     instance = relaxed(problem, box)
     if instance is None:
         assert not values
         return
     master = partition.solve(chained(problem, box, instance.limit), LIMITS, backend="exact")
-    optimum = exact.solve(instance, LIMITS).objective
+    optimum = exhaustive_orders.solve(instance, LIMITS).objective
     for value in values:
         assert max(lower_bound(instance), optimum, master.bound) <= value
 

@@ -10,11 +10,12 @@ from functools import cache
 
 import pytest
 
+from helpers import exhaustive_orders
 from helpers.pipeline_schedules import every_order, random_ways
 from helpers.quick import rarely
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, exact, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, lower_bound
 from pipeplan_formulations.schedule import russian_dolls as russian_dolls
 from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
 from pipeplan_formulations.schedule.russian_dolls import decide, without_later_weights
@@ -43,7 +44,7 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @cache
 def exhausted(problem: PipelineSchedule) -> Report[Orders]:
     """The exact search's report, which several tests here ask for."""
-    return exact.solve(problem, LIMITS)
+    return exhaustive_orders.solve(problem, LIMITS)
 
 
 def agree(seed: int) -> None:
@@ -108,7 +109,7 @@ def test_the_exact_search_is_as_good_as_all_permutations() -> None:
         sizes.append(sum(1 for _ in problem.transfers()))
         if math.prod(map(math.factorial, sizes)) <= 6000:
             tried += 1
-            assert exact.solve(problem, LIMITS).objective == every_order(problem), seed
+            assert exhaustive_orders.solve(problem, LIMITS).objective == every_order(problem), seed
     assert tried >= 40
 
 

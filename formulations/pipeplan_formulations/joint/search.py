@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeplan_formulations import partition, schedule
+from pipeplan_formulations import partition
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
@@ -27,7 +27,7 @@ from pipeplan_formulations.joint.lists import Lists
 from pipeplan_formulations.joint.relaxed import chained, relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, long_steps, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, long_steps, lower_bound
 
 NAME = "benders"
 FIRST_SLICE = 0.5
@@ -75,8 +75,6 @@ class Search(BranchAndBound[BoxNode, Solution]):
     limits : Limits
     on_progress : callable
         See `OnProgress`.
-    backend : {'cpsat', 'exact'}
-        Solver of the schedule problems.
     """
 
     NEWEST_FIRST = True
@@ -86,11 +84,9 @@ class Search(BranchAndBound[BoxNode, Solution]):
         problem: JointPipeline,
         limits: Limits,
         on_progress: OnProgress = lambda *_: None,
-        backend: str = "cpsat",
     ) -> None:
         super().__init__(limits, on_progress)
         self.problem = problem
-        self._backend = backend
         self._known: dict[Box, _Known] = {}
         self._lists = Lists(problem, self._finish, lambda: self.cutoff, lambda: self.left)
         self.push(BoxNode(0, Box.whole(problem)))
@@ -220,10 +216,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
 
     def _solved(self, instance: PipelineSchedule, seconds: float) -> Report[Orders]:
         limits = replace(self.limits, time=seconds, gap=0.0)
-        if _large(instance):
-            report = long_steps.solve(instance, limits)
-        else:
-            report = schedule.solve(instance, limits, backend=self._backend)
+        report = (long_steps if _large(instance) else cpsat).solve(instance, limits)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         return report
@@ -243,9 +236,7 @@ def _large(instance: PipelineSchedule) -> bool:
     return instance.micro_batches * sum(len(instance.kinds(s)) for s in range(instance.stages)) > MANY
 
 
-def solve(
-    problem: JointPipeline, limits: Limits, on_progress: Progress | None = None, backend: str = "cpsat"
-) -> Report[Solution]:
+def solve(problem: JointPipeline, limits: Limits, on_progress: Progress | None = None) -> Report[Solution]:
     """Find the joint optimum.
 
     Parameters
@@ -254,13 +245,9 @@ def solve(
     limits : Limits
     on_progress : callable, optional
         See `Progress`.
-    backend : {'cpsat', 'exact'}
-        Solver of the schedule problems.
     """
     clock = Clock(limits)
-    search = Search(
-        problem, limits, lambda value, bound, _: on_progress(value, bound) if on_progress else None, backend
-    )
+    search = Search(problem, limits, lambda value, bound, _: on_progress(value, bound) if on_progress else None)
     search.run()
     value, bound, stop = search.value, search.bound, search.stop
     if value is None:

@@ -2,7 +2,7 @@
 
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.report import Limits, Progress, Report
-from pipeplan_formulations.schedule import auto, cpsat, exact
+from pipeplan_formulations.schedule import auto, cpsat
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate, feasible
@@ -12,7 +12,6 @@ __all__ = ["BACKENDS", "Kind", "Op", "Orders", "PipelineSchedule", "evaluate", "
 BACKENDS: dict[str, Backend[PipelineSchedule, Orders]] = {
     "auto": auto,
     "cpsat": cpsat,
-    "exact": exact,
 }
 """Back ends by name. ``auto``: CP-SAT, `long_steps`, or both; ``cpsat``: a model with intervals.
 

@@ -59,7 +59,7 @@ keeps its forward: no other forward of the stage starts between the two.
 of            functions
 ============  ========================================================================================================
 inputs        `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`
-memory limit  `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `exact._after`
+memory limit  `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`
 step time     `objective.makespan`, `objective.evaluate`; lower bounds in `bounds.lower_bound`
 transfers     `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`
 ============  ========================================================================================================

@@ -84,8 +84,10 @@ class _OrderSearch(Search):
 
     def __init__(self, plan_search: PlanSearch, candidate: Candidate) -> None:
         self._plan_search, self._candidate = plan_search, candidate
-        backend = "exact" if plan_search.backend == "exact" else "cpsat"  # orders have no rows for other solvers
-        super().__init__(joint_problem(candidate), plan_search.precise(0.0), backend=backend)
+        limits = plan_search.precise(0.0)
+        if plan_search.backend == "exact":  # which promises one thread, and has no other solver of orders
+            limits = replace(limits, workers=1)
+        super().__init__(joint_problem(candidate), limits)
 
     @property
     def cutoff(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Exact back end for small instances by exhaustive search: an oracle independent of the solvers' models.
+"""Optimal orders of small pipelines by exhaustive search: an oracle independent of the solvers' models.
 
 Schedules are built by appending operations in the order of their starts. After some of them, the rest depends only on
 the numbers of operations of each kind and stage that have run, and on a few times:
@@ -25,14 +25,12 @@ from functools import partial
 from itertools import chain
 
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.pareto import minimal
-from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.report import Limits, Report, Stop
 from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule, Row
-from pipeplan_formulations.schedule.objective import evaluate, feasible, listed
+from pipeplan_formulations.schedule.objective import evaluate, listed
 from pipeplan_formulations.schedule.precedence import tails
 
-NAME = "exact"
 KINDS = "FIWAG"
 _BEFORE: dict[Kind, Kind] = {"I": "F", "W": "I"}
 BEAM = 40
@@ -64,26 +62,15 @@ class _Node:
         return (self.last, self.made, *self.free, *(t for row in self.waiting for t in row))
 
 
-def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
-) -> Report[Orders]:
-    """Minimise the step time. Of the limits only the time is used; see `cpsat.solve` for the parameters."""
-    bracket = Bracket(partial(evaluate, problem), limits, on_progress)
-    if hint is not None and feasible(problem, hint):
-        bracket.offer(hint)
-    stop = Stop.OPTIMALITY
-    try:
-        search = _Search(problem, bracket)
-        search.run(BEAM)
-        search.run(None)
-    except OutOfTimeError:
-        stop = Stop.TIME
-    except KeyboardInterrupt:
-        stop = Stop.INTERRUPT
-    if stop is Stop.OPTIMALITY:
-        bracket.impossible = bracket.value is None
-        bracket.raise_low(bracket.value or 0)
-    return bracket.report(stop, NAME)
+def solve(problem: PipelineSchedule, limits: Limits) -> Report[Orders]:
+    """Minimise the step time. Of the limits only the time is used; beyond it `OutOfTimeError` is raised."""
+    bracket = Bracket(partial(evaluate, problem), limits)
+    search = _Search(problem, bracket)
+    search.run(BEAM)
+    search.run(None)
+    bracket.impossible = bracket.value is None
+    bracket.raise_low(bracket.value or 0)
+    return bracket.report(Stop.OPTIMALITY, "exhaustive")
 
 
 class _Search:
