@@ -10,8 +10,7 @@ from helpers import exhaustive_orders
 from helpers.lines import line
 from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, long_steps, solve
-from pipeplan_formulations.schedule.auto import FEW
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, auto, cpsat, evaluate, long_steps, solve
 
 SHORT = Limits(time=5.0, workers=1)
 SOON = Limits(time=60.0, gap=0.09, workers=1)
@@ -30,8 +29,15 @@ def test_small_steps_are_proved(seed):
 Told = list[tuple[int | None, int]]
 
 
-@pytest.fixture(scope="module")
-def long_step() -> tuple[PipelineSchedule, Report[Orders], Told]:
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few hundred operations count as many, whose model is built at once."""
+    monkeypatch.setattr(auto, "FEW", 200)
+    monkeypatch.setattr(auto, "BUILD", 0.0)
+
+
+@pytest.fixture
+def long_step(many: None) -> tuple[PipelineSchedule, Report[Orders], Told]:
     """A step for both back ends, its report, and the progress on the way."""
     problem, told = line(4, 80, 2, 0.3), []
     report = solve(problem, SHORT, on_progress=lambda value, bound: told.append((value, bound)))
@@ -41,7 +47,7 @@ def long_step() -> tuple[PipelineSchedule, Report[Orders], Told]:
 def test_many_micro_batches_ask_both(long_step):
     """List schedules come first and CP-SAT starts from their orders; the report has the better bound of both."""
     problem, report, _ = long_step
-    assert problem.micro_batches * problem.stages > FEW
+    assert problem.count > auto.FEW
     assert report.backend == "lists, cpsat"
     assert report.solution is not None and evaluate(problem, report.solution) == report.objective
     assert report.bound >= long_steps.step_bound(problem)
@@ -55,6 +61,13 @@ def test_models_too_large_are_left_to_list_schedules(monkeypatch):
     assert report.gap is not None and report.gap < 0.1
 
 
+def test_no_model_is_built_that_takes_all_of_the_time(many, monkeypatch):
+    """If building the model takes more than CP-SAT's share of the time, list schedules get all of it."""
+    monkeypatch.setattr(auto, "BUILD", 1.0)
+    assert solve(line(3, 60, 3), SOON).backend == "lists"
+
+
+@pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("micro_batches", [4, 120])
 def test_the_hint_survives(micro_batches):
     """With very little time the result is no worse than the hint; a hint of another step is ignored."""
@@ -76,7 +89,7 @@ def test_progress_of_both_is_one_line(long_step):
     assert (values[-1], bounds[-1]) == (report.objective, report.bound)
 
 
-def test_an_interrupt_of_the_first_ends_both():
+def test_an_interrupt_of_the_first_ends_both(many):
     """An interrupt during list scheduling returns the best orders so far, without a second search."""
 
     def interrupt(value: int | None, bound: int) -> None:

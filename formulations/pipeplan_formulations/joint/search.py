@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeplan_formulations import partition
+from pipeplan_formulations import partition, schedule
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
@@ -27,15 +27,13 @@ from pipeplan_formulations.joint.lists import Lists
 from pipeplan_formulations.joint.relaxed import chained, relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, long_steps, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, long_steps, lower_bound
 
 NAME = "benders"
 FIRST_SLICE = 0.5
 """Initial seconds of CP-SAT for a partition; doubled each time they were not enough."""
-MANY = 1200
-"""Largest number of operations for CP-SAT; longer steps use list schedules, since full models take long to build."""
 ENOUGH = 4.0
-"""Seconds after which the solution of such a long step hardly improves."""
+"""Seconds after which list schedules alone hardly improve."""
 TRIES = 4
 """Time limit for extending a proof by the solver, in multiples of the time of the partition's own proof."""
 
@@ -210,13 +208,13 @@ class Search(BranchAndBound[BoxNode, Solution]):
             self._finish(point.low, report.solution)
             if report.status is Status.OPTIMAL:
                 known.solved = report.solution
-        known.beyond = report.stop in (Stop.EXHAUSTED, Stop.ERROR) or (_large(instance) and slice_ >= ENOUGH)
+        known.beyond = report.stop in (Stop.EXHAUSTED, Stop.ERROR)
+        known.beyond |= report.backend == long_steps.NAME and slice_ >= ENOUGH
         if slice_ >= known.slice:
             known.slice *= 2
 
     def _solved(self, instance: PipelineSchedule, seconds: float) -> Report[Orders]:
-        limits = replace(self.limits, time=seconds, gap=0.0)
-        report = (long_steps if _large(instance) else cpsat).solve(instance, limits)
+        report = schedule.solve(instance, replace(self.limits, time=seconds, gap=0.0))
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         return report
@@ -230,10 +228,6 @@ class Search(BranchAndBound[BoxNode, Solution]):
         value = self._finish(point.low, known.solved)
         parts = [] if value is None or value <= known.bound else list(branches(self.problem, point, known.solved))
         return Step.split([BoxNode(known.bound, part) for part in parts]) if parts else Step.leave(known.bound)
-
-
-def _large(instance: PipelineSchedule) -> bool:
-    return instance.micro_batches * sum(len(instance.kinds(s)) for s in range(instance.stages)) > MANY
 
 
 def solve(problem: JointPipeline, limits: Limits, on_progress: Progress | None = None) -> Report[Solution]:

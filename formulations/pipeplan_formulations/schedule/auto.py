@@ -8,20 +8,23 @@ from pipeplan_formulations.schedule import cpsat, long_steps
 from pipeplan_formulations.schedule.cpsat_model import pairs
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 
-FEW = 256
-"""Largest number of forwards of a step that is solved by CP-SAT alone."""
+FEW = 1_200
+"""Most operations of a step that is solved by CP-SAT alone, whatever the time."""
 ROUNDS = 4
 """Micro-batches per stage above which a step is long."""
 SHARE = 0.5
 """Share of the time for list schedules if CP-SAT runs after them."""
+BUILD = 0.004
+"""Seconds per operation that CP-SAT takes to build the model of a larger step."""
 
 
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Solve by CP-SAT, by `long_steps`, or by both in turn; the result is never worse than ``hint``."""
-    large = pairs(problem) > cpsat.PAIRS
-    if not large and not _many(problem):
+    few, time = problem.count <= FEW, (1 - SHARE) * limits.time
+    large = pairs(problem) > cpsat.PAIRS or (not few and BUILD * problem.count > time)
+    if not large and (few or problem.micro_batches <= ROUNDS * problem.stages):
         return cpsat.solve(problem, limits, hint, on_progress)
     clock, improved = Clock(limits), _Monotone(on_progress)
     first = long_steps.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, improved)
@@ -29,11 +32,6 @@ def solve(
         return first
     rest = replace(limits, time=clock.left)
     return _both(first, cpsat.solve(problem, rest, first.solution or hint, improved), limits, clock.wall)
-
-
-def _many(problem: PipelineSchedule) -> bool:
-    few = problem.micro_batches * problem.stages <= FEW
-    return not few and problem.micro_batches > ROUNDS * problem.stages
 
 
 def _both(first: Report[Orders], second: Report[Orders], limits: Limits, wall: float) -> Report[Orders]:

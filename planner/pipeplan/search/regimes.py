@@ -57,9 +57,6 @@ class Regimes:
     early_groups: Threshold = Threshold(4_000, "the search finds better plans sooner than heuristics do")
     early_samples: Threshold = Threshold(2**15, "devices x samples: heuristics' plans take long to simulate")
     early_layers: Threshold = Threshold(1_000, "devices x layers: heuristics' plans take long to make")
-    # Orders for one pipeline: `scheduling.search`.
-    ordered_by_solver: Threshold = Threshold(1_200, "operations of a replica: CP-SAT alone, before rules")
-    ordered_at_all: Threshold = Threshold(2_500, "operations of a replica: building CP-SAT's model takes long")
     # Why nothing fits: `search.infeasible`.
     least_memory_groups: Threshold = Threshold(300, "all device groups are tried for the least memory that fits")
 

@@ -13,7 +13,7 @@ strides                  `stride.by_strides`, `stride.stride_bound`; D(n): `stri
 
 from pipeplan_formulations.schedule.long_steps.drain import drain_bound
 from pipeplan_formulations.schedule.long_steps.holding import period_bound, step_bound
-from pipeplan_formulations.schedule.long_steps.lists import solve
+from pipeplan_formulations.schedule.long_steps.lists import NAME, solve
 from pipeplan_formulations.schedule.long_steps.stride import stride_bound
 
-__all__ = ["drain_bound", "period_bound", "solve", "step_bound", "stride_bound"]
+__all__ = ["NAME", "drain_bound", "period_bound", "solve", "step_bound", "stride_bound"]

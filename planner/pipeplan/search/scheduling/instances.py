@@ -5,7 +5,7 @@ schedules of the pipeline, so a solver's bound on it holds for all of them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind
@@ -65,21 +65,6 @@ def subproblems(pipeline: Pipeline, micro_batches: int, mode: LaneMode) -> list[
     if mode.relaxation.sent:
         found.append(Subproblem(mode.relaxation.unshared, mode, True))
     return [*found, Subproblem(mode.relaxation, mode, True)]
-
-
-def with_queueing(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
-    """The problem without link resources; instead each tensor is in transit longer by ``waits`` times its occupancy."""
-
-    def longer(transit: tuple[int, ...], occupancy: tuple[int, ...]) -> tuple[int, ...]:
-        if not occupancy:
-            return transit
-        return tuple(lag + waits * time for lag, time in zip(transit, occupancy, strict=True))
-
-    return replace(
-        problem.unshared,
-        lag=longer(problem.in_transit, problem.occupancy),
-        lag_back=longer(problem.in_transit_back, problem.occupancy_back),
-    )
 
 
 def _exact_instances(pipeline: Pipeline, micro_batches: int, mode: LaneMode) -> Iterator[PipelineSchedule]:

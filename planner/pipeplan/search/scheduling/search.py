@@ -13,32 +13,17 @@ from dataclasses import dataclass, replace
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_schedule
-from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import family_schedules
-from pipeplan.search.scheduling.instances import LaneMode, Subproblem, lane_modes, subproblems, with_queueing
+from pipeplan.search.scheduling.instances import LaneMode, Subproblem, lane_modes, subproblems
 from pipeplan.search.scheduling.lists import as_orders, as_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
-from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.local_search import annealed
-from pipeplan_formulations.schedule.long_steps import solve as solve_by_rules
 
-MOST_EXACT = REGIMES.ordered_by_solver.most
-"""Most operations of a replica for which CP-SAT alone searches orders."""
-MOST_SOLVED = REGIMES.ordered_at_all.most
-"""Most operations of a replica for which CP-SAT searches orders at all; beyond, there are only list schedules."""
-LIST_SHARE = 0.1
-"""Share of the time for list schedulers, where they run by themselves."""
 ANNEALING_SHARE = 0.3
 """Share of the time for annealing the best schedule, where links are shared; once more of the time after CP-SAT."""
-LIST_SECONDS = 0.003
-"""Seconds per operation after which list schedulers hardly find more."""
-QUEUED = (1, 3)
-"""Assumed waits of a tensor for its links, in multiples of its occupancy: list schedulers do not model links."""
-BUILD_SECONDS = 0.004
-"""Seconds per operation that CP-SAT takes to build a large model."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +156,7 @@ class _Search:
     def _solve(self, subproblem: Subproblem, until: float) -> bool:
         """Run all methods on a subproblem until ``until`` seconds are left; return True if the user interrupted."""
         anneal = self._by_annealing
-        for method in (self._by_list_scheduling, anneal, self._by_rules, self._by_solver, anneal):
+        for method in (anneal, self._by_solver, anneal):
             report = None if self._close else method(subproblem, until)
             if report is not None:
                 if subproblem.bounds:
@@ -182,18 +167,6 @@ class _Search:
                     return True
         return False
 
-    def _by_list_scheduling(self, subproblem: Subproblem, until: float) -> None:
-        """Submit list schedules: with assumed waits for shared links, and plain ones where `solve` makes none."""
-        problem = subproblem.problem
-        variants = [with_queueing(problem, waits) for waits in QUEUED] if problem.sent else []
-        if _operations(problem) > MOST_EXACT:
-            variants.append(problem)
-        seconds = min(LIST_SHARE * (self._clock.left - until), LIST_SECONDS * _operations(problem))
-        for variant in variants:
-            listed = constructive(variant, seconds / len(variants)) if seconds > 0 else None
-            if listed is not None:
-                self._submit(listed[1], subproblem.mode)
-
     def _by_annealing(self, subproblem: Subproblem, until: float) -> None:
         """Anneal the best known orders where links are shared: CP-SAT may use link orders that no list has."""
         problem, seconds = subproblem.problem, ANNEALING_SHARE * (self._clock.left - until)
@@ -202,23 +175,12 @@ class _Search:
             _, orders = annealed(problem, hint, seconds, self._limits.seed, subproblem.mode.bound)
             self._submit(orders, subproblem.mode)
 
-    def _by_rules(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
-        """List schedules by all rules, with bounds, for steps of many micro-batches."""
-        problem = subproblem.problem
-        count, seconds = _operations(problem), self._clock.left - until
-        if count <= MOST_EXACT or seconds <= 0 or problem.sent:  # the instance without links was solved before
-            return None
-        part = seconds / 2 if _solvable_in(seconds / 2, count) else seconds
-        return solve_by_rules(problem, replace(self._limits, time=part), self._hint(problem))
-
     def _by_solver(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
         """Solve for an order of all operations."""
         problem, seconds = subproblem.problem, self._clock.left - until
-        count = _operations(problem)
-        if seconds <= 0 or not _solvable_in(seconds, count):
+        if seconds <= 0:
             return None
-        backend = "auto" if count <= MOST_EXACT else "cpsat"  # rules were tried before where there are many
-        return solve(problem, replace(self._limits, time=seconds), self._hint(problem), backend=backend)
+        return solve(problem, replace(self._limits, time=seconds), self._hint(problem))
 
     def _hint(self, problem: PipelineSchedule) -> Orders | None:
         """The best known orders for the problem."""
@@ -253,12 +215,3 @@ class _Search:
         if self._cutoff is not None and self._bound >= self._cutoff:
             return True
         return value is not None and value - self._bound <= self._limits.gap * value
-
-
-def _solvable_in(seconds: float, count: int) -> bool:
-    """Return True if CP-SAT has time for ``count`` operations."""
-    return count <= MOST_EXACT or (count <= MOST_SOLVED and seconds >= BUILD_SECONDS * count)
-
-
-def _operations(problem: PipelineSchedule) -> int:
-    return problem.micro_batches * sum(len(problem.kinds(s)) for s in range(problem.stages))
