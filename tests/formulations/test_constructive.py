@@ -8,7 +8,6 @@ from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Admission, dispatch, to_numbers, to_orders
 from pipeplan_formulations.schedule.constructive.portfolio import (
     alternating,
-    automatic,
     dispatched,
     resident,
     tails,
@@ -64,7 +63,7 @@ def test_zero_bubble_holds_as_much_as_published(extra: int, peak: int) -> None:
 def test_a_rule_of_the_portfolio_reaches_what_is_known(in_flight: int, known: int) -> None:
     """On 8 equal devices with 32 micro-batches the rules alone reach the known makespan of list scheduling."""
     problem = line(8, 32, in_flight)
-    assert min(dispatch(problem, rule)[0] for rule in [*automatic(problem), *dispatched(problem)]) <= known
+    assert min(dispatch(problem, rule)[0] for rule in dispatched(problem)) <= known
 
 
 def test_ends_where_the_bound_is_met() -> None:
@@ -88,7 +87,7 @@ def test_a_forward_that_would_lock_the_device_waits() -> None:
 def test_no_rule_is_slower_than_one_micro_batch_after_the_other() -> None:
     """With room for one micro-batch per stage no rule deadlocks, and none is slower than one after the other."""
     problem = v_shape(3, 2)
-    values = [dispatch(problem, rule)[0] for rule in [*automatic(problem), *dispatched(problem)]]
+    values = [dispatch(problem, rule)[0] for rule in dispatched(problem)]
     assert lower_bound(problem) <= min(values) <= max(values) <= 3 * (4 + 8)
 
 

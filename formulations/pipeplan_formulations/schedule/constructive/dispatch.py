@@ -89,14 +89,11 @@ class Rule:
         one that could start now: 0 makes non-delay schedules, 1 active ones.
     held : tuple of int, or None
         Most micro-batches in flight per stage (F started, I not ended), each at least 1; None for as many as fit.
-    alternate : bool
-        An F goes first after an I, an I after an F.
     """
 
     priorities: Priorities
     patience: float = 0.0
     held: tuple[int, ...] | None = None
-    alternate: bool = False
 
 
 class Admission:
@@ -120,8 +117,8 @@ class Admission:
         return ahead <= self._spare[device]
 
 
-_Choice = tuple[int, float, int, int, int]
-"""Candidate (level, priority, kind, stage, start): the least is best."""
+_Choice = tuple[float, int, int, int]
+"""Candidate (priority, kind, stage, start): the least is best."""
 
 
 def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
@@ -131,12 +128,12 @@ def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
     """
     run = _Run(problem, rule)
     waiting = [run.look(lane) for lane in range(len(problem.lanes))]
-    starts = [choice[4] for choice in waiting]
+    starts = [choice[3] for choice in waiting]
     while (start := min(starts)) < UNLIMITED:
         lane = starts.index(start)
         for other in run.begin(lane, waiting[lane]):
             waiting[other] = run.look(other)
-            starts[other] = waiting[other][4]
+            starts[other] = waiting[other][3]
     return (run.makespan, run.orders) if problem.plain else _timed(problem, run)
 
 
@@ -169,7 +166,6 @@ class _Run:
         self.lanes = [tuple(range(end - count, end)) for count, end in zip(counts, accumulate(counts), strict=True)]
         self.device = [device for device, own in enumerate(self.lanes) for _ in own]
         self.free = [0] * len(self.device)
-        self.last = [I] * len(self.device)  # kind of the last F or I
         self.late = [(0, 0, 0)] * problem.devices  # start and end of the last I or W, and what it frees then
         self.resource_free = dict.fromkeys(problem.carried, 0)
         self.begun: dict[Op, int] = {}
@@ -178,32 +174,28 @@ class _Run:
 
     def look(self, lane: int) -> _Choice:
         """Operation that the lane starts next, by the arrivals known so far; its start is `UNLIMITED` if none."""
-        # found: the next I, F and W of each stage on this lane. Level 1 ranks behind level 0, for alternation.
+        # found: the next I, F and W of each stage on this lane.
         device, free, rule, started = self.device[lane], self.free[lane], self.rule, self.started
         (forward, backward, weight), (first_f, first_i, first_w) = self.ready, rule.priorities
-        turn = self.last[lane] if rule.alternate else None
         forwards, others = lane == self.lanes[device][0], lane == self.lanes[device][-1]
         found: list[_Choice] = []
         for stage in self.problem.hosted[device]:
             if others and (ready := backward[stage]) < UNLIMITED:
-                level = 1 if turn == I else 0
-                found.append((level, first_i[stage][started[I][stage]], I, stage, ready if ready > free else free))
+                found.append((first_i[stage][started[I][stage]], I, stage, ready if ready > free else free))
             if forwards and (ready := forward[stage]) < UNLIMITED and self._admits(device, stage):
-                level = 1 if turn == F else 0
                 if not others:
                     ready = max(ready, self._room_from(device, stage))
-                found.append((level, first_f[stage][started[F][stage]], F, stage, ready if ready > free else free))
+                found.append((first_f[stage][started[F][stage]], F, stage, ready if ready > free else free))
             if others and (ready := weight[stage]) < UNLIMITED:
-                level = 1 if rule.alternate else 0
-                found.append((level, first_w[stage][started[W][stage]], W, stage, ready if ready > free else free))
+                found.append((first_w[stage][started[W][stage]], W, stage, ready if ready > free else free))
         if len(found) < 2:
-            return found[0] if found else (0, 0, F, 0, UNLIMITED)
+            return found[0] if found else (0, F, 0, UNLIMITED)
         # The best of the earliest, or a better one that starts within the patience.
-        earliest = min([choice[4] for choice in found])
-        best = min([choice for choice in found if choice[4] == earliest])
+        earliest = min([choice[3] for choice in found])
+        best = min([choice for choice in found if choice[3] == earliest])
         if rule.patience:
-            until = earliest + rule.patience * self.durations[best[2]][best[3]]
-            best = min([choice for choice in found if choice[4] == earliest or choice[4] < until])
+            until = earliest + rule.patience * self.durations[best[1]][best[2]]
+            best = min([choice for choice in found if choice[3] == earliest or choice[3] < until])
         return best
 
     def _admits(self, device: int, stage: int) -> bool:
@@ -222,7 +214,7 @@ class _Run:
 
     def begin(self, lane: int, choice: _Choice) -> tuple[int, ...]:
         """Start the chosen operation; return the lanes that must choose again."""
-        _, _, kind, stage, start = choice
+        _, kind, stage, start = choice
         problem, started, device = self.problem, self.started[kind], self.device[lane]
         stages = problem.stages
         micro_batch = started[stage]
@@ -239,7 +231,6 @@ class _Run:
             self.left[device] += problem.freed_by_weight[stage]
             self._weight(stage)
             return self.lanes[device]
-        self.last[lane] = kind
         self.ends[kind][stage][micro_batch] = end
         self._backward(stage)
         if kind == F:

@@ -164,18 +164,6 @@ def handwritten(problem: PipelineSchedule) -> Iterator[Numbered]:
     yield zero_bubble(problem, 2)
 
 
-def automatic(problem: PipelineSchedule) -> Iterator[Rule]:
-    """Rules after the automatic schedule of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), section 3.1.
-
-    This is our reading of it. Forwards run as memory allows until the first I, or only as many as do not delay it. Then
-    I and F alternate; W runs if the next I or F is further away than the time of W, or if memory is full.
-    """
-    fits = tuple(resident(problem))
-    behind = tuple(min(fit, problem.stages - s) for s, fit in enumerate(fits))
-    for held, patience in product((fits, behind), (1.0, 0.5)):
-        yield Rule(by_kind(problem, "IFW"), patience, held, alternate=True)
-
-
 def dispatched(problem: PipelineSchedule) -> Iterator[Rule]:
     """Priority rules with each patience and each choice of in-flight counts; those of `_FIRST` come first."""
     fits = resident(problem)

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import count
 from typing import Generic, TypeVar
 
 from pipeplan_formulations.schedule.constructive.dispatch import Numbered, Rule, dispatch, to_numbers, to_orders, tuned
 from pipeplan_formulations.schedule.constructive.local_search import Network, annealed, improved
-from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched, handwritten
+from pipeplan_formulations.schedule.constructive.portfolio import dispatched, handwritten
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate
 
@@ -92,7 +92,7 @@ def _written(problem: PipelineSchedule) -> Iterator[tuple[int, Numbered]]:
 def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> list[Rule]:
     """Run the rules, record their schedules, and return the best few rules."""
     best: _Best[Rule] = _Best(_TUNED)
-    for rule in chain(automatic(problem), dispatched(problem)):
+    for rule in dispatched(problem):
         value, orders = dispatch(problem, rule)
         found.add(value, orders)
         best.add(value, rule)

@@ -6,7 +6,6 @@ Of the rules (`by_rules`) those that are best on a shorter step come first if th
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
@@ -15,7 +14,7 @@ from pipeplan_formulations.common.solvers import cpsat_version
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Rule, dispatch, to_orders
-from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched
+from pipeplan_formulations.schedule.constructive.portfolio import dispatched
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.long_steps.drain import drain_bound
 from pipeplan_formulations.schedule.long_steps.holding import step_bound
@@ -61,22 +60,18 @@ def _ranked(problem: PipelineSchedule, clock: Clock) -> Iterator[Rule]:
     """
     few, some = (rounds * problem.stages for rounds in ROUNDS)
     if problem.micro_batches < LONG * some:
-        yield from _rules(problem)
+        yield from dispatched(problem)
         return
     short, longer = replace(problem, micro_batches=few), replace(problem, micro_batches=some)
     times = Fraction(problem.micro_batches - some, some - few)
     estimates: list[tuple[Fraction, int]] = []
-    for place, (rule, same) in enumerate(zip(_rules(short), _rules(longer), strict=True)):
+    for place, (rule, same) in enumerate(zip(dispatched(short), dispatched(longer), strict=True)):
         value = dispatch(longer, same)[0]
         estimates.append((value + times * (value - dispatch(short, rule)[0]), place))
         if clock.left <= 0:
             break
-    rules = list(_rules(problem))
+    rules = list(dispatched(problem))
     yield from (rules[place] for _, place in sorted(estimates))
-
-
-def _rules(problem: PipelineSchedule) -> Iterator[Rule]:
-    return chain(automatic(problem), dispatched(problem))
 
 
 def solve(
