@@ -28,6 +28,7 @@ class Member(Layouts):
             self.rates = reached * kind["peak"][self.dtype], reached * kind["bandwidth"]
         weights = [weight for each in self.operators for weight in each.get("weights", ())]
         every = sum(weight["size"] for weight in weights)
+        self.known = dict[object, dict[str, int]]()
         self.counted = [weight for weight in weights if every == self.parameters or not weight.get("shared")]
 
     def _rest(self, name: str) -> int:
@@ -57,30 +58,8 @@ class Member(Layouts):
             spent = {when: spent[when] + own[when] for when in spent}
         row = dict.fromkeys(("forward", "backward", *PASSES[1:], "update", "summed", "parameters"), 0)
         for each in self.operators:
-            own = loops[each["name"]]
-            there, here = self._keys(each, own, words)
-            spent["forward"] += there
-            spent["back"] += here
-            gathers, mine = self.gathers(words, each["name"]), 0
-            for weight in each.get("weights", ()):
-                count = self.divided(weight, own) * math.prod(
-                    self.sizes[k] for k in self.gathered(weight, own, gathers)
-                )
-                mine += weight["size"] // count if weight in self.counted else 0
-            if each["name"] in self.loss[:1]:
-                there = self.rows * self.size
-                spent["forward"] += 2 * sum(self.ring(axis, there, 2) for axis in classes)
-            moved = self._gathering(each, own, gathers)
-            spent["forward"] += moved
-            spent["back"] += moved
-            spent["again"] += moved
-            row["parameters"] += mine
-            row["update"] += -(-self.cost.update * mine // self.parameters) if self.parameters else 0
-            row["summed"] += self._sums(each, own, gathers)
-            for name in ("forward", "backward", *PASSES[1:]):
-                rest, total = self._rest(name), self.wholes[name]
-                alone = -(-rest * self.share(each, own, name, self.ways(words, each)) // total) if total else 0
-                row[name] += self._round(each, own, words, alone, name)
+            for key, value in self._of_operator(each, words).items():
+                (row if key in row else spent)[key] += value
         row["forward"] += spent["forward"]
         row["backward"] += spent["back"] + spent["again"]
         row["input_gradient"] += spent["back"]
@@ -88,6 +67,34 @@ class Member(Layouts):
         copies = [(name, own["layout"]) for name, own in words.get("copies", {}).items() if own["kept"]]
         beside = sum(self.bytes[name] * self.size // self._parts(layout) for name, layout in copies)
         return row | {"saved": self._kept(words) + beside}
+
+    def _of_operator(self, operator: Document, words: Document) -> dict[str, int]:
+        """What an operator adds to what a device has, by its words alone."""
+        own = words["operators"][operator["name"]]
+        key = operator["name"], tuple(own["loops"]), tuple(own["gathers"]), tuple(own.get("ways") or ())
+        if key not in self.known:
+            self.known[key] = self._added(operator, words)
+        return self.known[key]
+
+    def _added(self, operator: Document, words: Document) -> dict[str, int]:
+        loops, gathers = self.letters(words, operator["name"]), self.gathers(words, operator["name"])
+        there, back = self._keys(operator, loops, words)
+        if operator["name"] in self.loss[:1]:
+            rows = self.rows * self.size
+            there += 2 * sum(self.ring(axis, rows, 2) for axis in self._of_classes(loops))
+        moved, parameters = self._gathering(operator, loops, gathers), 0
+        for weight in operator.get("weights", ()):
+            axes = self.gathered(weight, loops, gathers)
+            count = self.divided(weight, loops) * math.prod(self.sizes[k] for k in axes)
+            parameters += weight["size"] // count if weight in self.counted else 0
+        found = {"back": back + moved, "again": moved, "parameters": parameters}
+        found["update"] = -(-self.cost.update * parameters // self.parameters) if self.parameters else 0
+        found["summed"] = self._sums(operator, loops, gathers)
+        for name in ("forward", "backward", *PASSES[1:]):
+            rest, total = self._rest(name), self.wholes[name]
+            alone = -(-rest * self.share(operator, loops, name, self.ways(words, operator)) // total) if total else 0
+            found[name] = self._round(operator, loops, words, alone, name)
+        return found | {"forward": found["forward"] + there + moved}
 
     def classes(self, words: Document) -> list[int]:
         """The axes that split the classes of the loss."""

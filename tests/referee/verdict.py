@@ -1,6 +1,6 @@
 """Verdict on an answer: all that it states is computed anew and compared with the best plan of the space."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, divided, orders, simulate, space
@@ -82,20 +82,22 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
     late = _is_late(document, answer)  # it may be proved all the same: splits that are not known have a bound too
-    reason = _refusal(document, answer, late)
+    teams = [Ways(own) for own in _teams(document)]
+    reason = _refusal(document, answer, late, teams)
     if reason is not None and late and answer["outcome"] == "stopped":
         return verdict  # before it opened the teams that it would have refused
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
-    for own in _teams(document) if not late else ():
-        verdict.faults += [f"teams of {own.team}: {fault}" for fault in Ways(own).unsearched(_ways(answer, own.team))]
+    for own in teams if not late else ():
+        verdict.faults += [f"teams of {own.team}: {fault}" for fault in own.unsearched(_ways(answer, own.team))]
     if verdict.faults:
         return verdict
     if late and answer["outcome"] == "stopped":
         return verdict
-    questions = _questions(document, answer)
+    every_mix = _every_mix(document, answer, teams)
+    questions = _questions(document, answer, teams, every_mix)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
         what = {name: answer[name] for name in ("kinds", "teams", "meshes", "words", "zero")}
@@ -122,11 +124,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if answer["outcome"] == "infeasible":
         _refute(verdict, every, answer)
         return verdict
-    some = (
-        fitting[0].beside
-        or not (question.anywhere or not space.pinned(question))
-        or len(_every_mix(document, answer)) > JUDGED
-    )
+    some = fitting[0].beside or not (question.anywhere or not space.pinned(question)) or len(every_mix) > JUDGED
     _bracket(verdict, question, answer, exact, some)
     for each in every if "any" in question.job["schedules"] and "teams" in answer else ():
         if each.level != question.level or not orders.tiny(each):
@@ -149,30 +147,29 @@ def _is_late(document: Document, answer: Document) -> bool:
     return late and max(document["job"].get("teams", (1,))) > 1 and document["solve"]["time_limit"] <= 1
 
 
-def _questions(document: Document, answer: Document) -> list[Asked]:
+def _questions(document: Document, answer: Document, teams: Sequence[Ways], every_mix: Sequence[Mix]) -> list[Asked]:
     """The question at each level of ZeRO, on devices, on teams of each size with each split, and on each mix."""
     found: list[Asked] = []
-    teams = _teams(document)
     if not teams or 1 in document["job"]["teams"]:
         found += [Asked(each, level) for level, each in _levels(document).items()]
     for own in teams:
         for split in _ways(answer, own.team):
-            levels = _levels(Ways(own).document(split)).items()
-            found += [Asked(each, level, {own.team: (Ways(own), split)}) for level, each in levels]
-    for beside, splits, each in _mixed(document, answer):
+            levels = _levels(own.document(split)).items()
+            found += [Asked(each, level, {own.team: (own, split)}) for level, each in levels]
+    for beside, splits, each in _mixed(document, answer, teams, every_mix):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
         found += [Asked(own, level, splits, beside) for level, own in levels if not _homeless(own)]
     return found
 
 
-def _every_split(document: Document, answer: Document) -> Splits:
+def _every_split(answer: Document, teams: Sequence[Ways]) -> Splits:
     """The ways of teams along one axis in a node without samples and gathered weights, by the size of teams."""
     found: dict[int, list[tuple[Ways, Document]]] = {}
-    for own in _teams(document):
-        inside = all(len(row) == 1 for rows in own.homes.values() for row in rows)
+    for own in teams:
+        inside = all(len(row) == 1 for rows in own.teams.homes.values() for row in rows)
         ways = [split for split in _ways(answer, own.team) if split["mixed"]] if inside else []
         if ways:
-            found[own.team] = [(Ways(own), split) for split in ways]
+            found[own.team] = [(own, split) for split in ways]
     return found
 
 
@@ -181,17 +178,18 @@ def _ways(answer: Document, team: int) -> list[Document]:
     return [split for split in answer["ways"] if split["team"] == team]
 
 
-def _every_mix(document: Document, answer: Document) -> list[Mix]:
+def _every_mix(document: Document, answer: Document, teams: Sequence[Ways]) -> list[Mix]:
     question = Question(document, 0)
     asked = mixable(question) and not _is_late(document, answer)
-    return mixes(question, _every_split(document, answer)) if asked else []
+    return mixes(question, _every_split(answer, teams)) if asked else []
 
 
-def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Ways, Document]], Document]]:
+def _mixed(
+    document: Document, answer: Document, teams: Sequence[Ways], known: Sequence[Mix]
+) -> Iterator[tuple[bool, dict[int, tuple[Ways, Document]], Document]]:
     """Mixes, each with what its teams split: all if they are few, otherwise some. First, those of an answer's teams;
     of these, True says that they are none of the others."""
-    question, every = Question(document, 0), _every_split(document, answer)
-    known = _every_mix(document, answer)
+    question, every = Question(document, 0), _every_split(answer, teams)
     if not known:
         return
     own = [mix for nodes in with_kinds(question, answer.get("kinds", ()), every) for mix in on(question, nodes, every)]
@@ -231,24 +229,23 @@ def _teams(document: Document) -> list[Teams]:
     return [Teams(document, team) for team in [each for each in sizes if Teams(document, each).homes] or sizes[:1]]
 
 
-def _refusal(document: Document, answer: Document, late: bool) -> str | None:
+def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[Ways]) -> str | None:
     """Why a question has no answer: on devices, on teams, or because nothing can be split over these."""
     asked = Question(document, 0).job
     if asked["unlike_teams"] and len(set(asked["teams"])) < 2:
         return "unlike teams of one size"
     if asked["regular"] and (asked["objective"] == "bottleneck" or asked["intra_layer"] or asked["unlike_teams"]):
         return "regular plans of anything but steps, whole layers and equal teams"
-    teams = _teams(document)
-    reasons = [without_teams(own) for own in teams]
+    reasons = [without_teams(own.teams) for own in teams]
     if not teams or 1 in document["job"]["teams"]:
         reasons += map(contradiction, _levels(document).values())
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
-    possible = late or not teams or any(_ways(answer, own.team) or list(Ways(own).unsearched(())) for own in teams)
+    possible = late or not teams or any(_ways(answer, own.team) or list(own.unsearched(())) for own in teams)
     if not possible:
         return "nothing can be split"
-    stated = [Ways(own).document(split) for own in teams for split in _ways(answer, own.team)]
+    stated = [own.document(split) for own in teams for split in _ways(answer, own.team)]
     reasons = [contradiction(each) for own in stated for each in _levels(own).values()]
     return next((reason for reason in reasons if reason), None)
 

@@ -1,8 +1,10 @@
 """The ways of teams: the words of all layers, the question in which teams are devices, and the ways worth searching."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, wraps
 from itertools import product
+from typing import Any
 
 from .costs import layer_costs
 from .documents import Document
@@ -21,11 +23,26 @@ outputs and inputs."""
 SWAPPED = str.maketrans("io", "oi")
 
 
+def once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember what a method of `Ways` returns for a way, which is known by its identity."""
+
+    @wraps(method)
+    def remembered(self: "Ways", *given: Any) -> Any:
+        key = (method.__name__, *(id(each) if isinstance(each, dict) else each for each in given))
+        if key not in self.answers:
+            self.answers[key] = given, method(self, *given)  # a way that is held keeps its identity
+        return self.answers[key][1]
+
+    return remembered
+
+
 class Ways:
     """Teams of one size on meshes, for a question."""
 
     def __init__(self, teams: Teams) -> None:
-        self.teams, self.name = teams, str(teams.question.job["strategy"])
+        self.teams, self.team, self.name = teams, teams.team, str(teams.question.job["strategy"])
+        self.answers = dict[object, tuple[Any, Any]]()
+        self.words_of = cache(Words)
         nodes = {len(row) for rows in teams.homes.values() for row in rows}
         axes = teams.question.job["mesh_axes"]
         if self.name and len(nodes) == 1:
@@ -52,8 +69,9 @@ class Ways:
         before = split["layout"] if i and split["passes"][i - 1] else whole
         ends = tuple(before), tuple(split["layout"] if split["passes"][i] else whole)
         words = split["words"].get((kind, size)) or next(iter(split["words"].values()))
-        return Words(self.teams, sizes, i, kind, size, ends), words[i]
+        return self.words_of(self.teams, sizes, i, kind, size, ends), words[i]
 
+    @once
     def possible(self, split: Document) -> list[int]:
         """The micro-batch sizes whose samples the axes divide that split them."""
         return [size for size in self.teams.sizes if self._runs(split, size)]
@@ -68,10 +86,17 @@ class Ways:
                 ]
                 if size % math.prod(axes):
                     return False
-            if member.coordinates(words) is None:
+            if self._coordinates(i, kind, size, split) is None:
                 return False
         return True
 
+    @once
+    def _coordinates(self, i: int, kind: str, size: int, split: Document) -> dict[str, int] | None:
+        """What a device has of a layer in a way."""
+        member, words = self.layer(i, kind, size, split)
+        return member.coordinates(words)
+
+    @once
     def document(self, split: Document) -> Document:
         """The question in which meshes are devices."""
         teams, question, possible = self.teams, self.teams.question, self.possible(split)
@@ -90,6 +115,7 @@ class Ways:
         ties = [tie for tie in ties if tie["parameters"] or tie.get("frozen")]
         return own | {"job": job, "model": model | {"layers": layers, "profiles": profiles, "ties": ties}}
 
+    @once
     def parameters(self, split: Document) -> list[int]:
         """Bytes of each layer's parameters on a device."""
         kind, size, found = next(iter(self.teams.homes)), self.possible(split)[0], list(self.teams.question.parameters)
@@ -98,6 +124,7 @@ class Ways:
             found[i] = member.device(words)["parameters"]
         return found
 
+    @once
     def costs(self, kind: str, size: int, split: Document) -> Document:
         """Costs of a device's layers, by their names."""
         rows = {}
@@ -225,7 +252,7 @@ class Ways:
                         yield f"{what} take {best} in {layout}, not {have}"
 
     def _figures(self, kind: str, size: int, split: Document) -> Figures:
-        return _figures(self.layer(i, kind, size, split) for i in self._known)
+        return _figures(self._coordinates(i, kind, size, split) for i in self._known)
 
     def _unsplit(self, kind: str, size: int, sizes: tuple[int, ...]) -> Figures:
         """The same if every device does everything."""
@@ -233,9 +260,9 @@ class Ways:
         own = {"loops": ("",) * len(sizes), "gathers": (False,) * len(sizes), "held": whole}
         rows = []
         for i in self._known:
-            member = Words(self.teams, sizes, i, kind, size, (whole, whole))
+            member = self.words_of(self.teams, sizes, i, kind, size, (whole, whole))
             sums = dict.fromkeys(member.bytes, whole)
-            rows.append((member, {"operators": dict.fromkeys(member.makers, own), "sums": sums}))
+            rows.append(member.coordinates({"operators": dict.fromkeys(member.makers, own), "sums": sums}))
         return _figures(rows)
 
     def _least(
@@ -282,12 +309,11 @@ class Ways:
         return {step: best for step, best in found.items() if best < alone[step]}
 
 
-def _figures(layers: Iterable[tuple[Words, Document]]) -> Figures:
-    """What these layers take under these words."""
-    time = once = again = 0
-    for member, words in layers:
-        row = member.coordinates(words)
+def _figures(rows: Iterable[dict[str, int] | None]) -> Figures:
+    """What layers take of which devices have so much."""
+    time = summed = again = 0
+    for row in rows:
         assert row is not None
-        time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
+        time, summed = time + row["forward"] + row["backward"], summed + row["summed"] + row["update"]
         again += row["forward"]
-    return time, once, again
+    return time, summed, again
