@@ -12,7 +12,7 @@ from .graphs import SAMPLE, TOKEN, WHOLE, has_samples, outputs, stream, token_ax
 from .layouts import Layout
 from .rings import rings_of, shapes_of
 from .teams import Teams
-from .words import Figures, Steps, Words, fastest, taken
+from .words import Figures, Main, Row, Steps, Times, Words, fastest, min_of, taken
 
 COUNTS = (1, 4, 16, 64)
 """Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
@@ -279,34 +279,71 @@ class Ways:
 
         ``plain``: of those without samples, gathered weights and, between whole ends, tokens.
 
-        Nor where words that split nothing are as fast: they are no way to run a team.
+        Nor where words that split nothing are as fast: they are no way to run a team. Layers of one graph are split
+        alike; those that are ``plain`` in their main words, others if the same is around them.
         """
         found, alone = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)
-        whole = (WHOLE,) * len(sizes)
-        alike: dict[object, list[Words]] = {}
-        for i in range(self.teams.question.n):
-            if self.teams.graph(i):
-                ends = (layout if i and passes[i - 1] else whole, layout if passes[i] else whole)
-                member = Words(self.teams, sizes, i, kind, size, ends)
-                member.plain = plain
-                alike.setdefault((self.teams.graph(i), ends), []).append(member)
-        for members in alike.values():  # layers of one graph are split alike
+        for graph in filter(None, dict.fromkeys(map(self.teams.graph, range(self.teams.question.n)))):
             rows = []
-            for words in members[0].choices():
-                own = [row for member in members if (row := member.coordinates(words)) is not None]
-                if len(own) == len(members):
-                    is_split = any(any(each["loops"]) for each in words["operators"].values())
-                    savings = members[0].savings(words)
-                    rows.append((is_split, ({name: sum(row[name] for row in own) for name in own[0]}, savings)))
-            if not rows:
-                return {}
-            best, unsplit = (
-                fastest([row for _, row in rows], len(members), steps),
-                fastest([row for is_split, row in rows if not is_split], len(members), steps),
-            )
-            found = {step: found[step] + best[step] for step in steps}
-            alone = {step: alone[step] + unsplit[step] for step in steps}
+            for members in self._alike(graph, kind, size, sizes, layout, passes, plain):
+                own, unsplit = self._of_alike(members, steps)
+                if not own:
+                    return {}
+                rows.append((members[0].on_tokens, own))
+                alone = {step: alone[step] + unsplit[step] for step in steps}
+            best = _together(rows) if plain else [_sum(min_of(own.values()) for _, own in rows)]
+            found = {step: found[step] + min(each[step] for each in best) for step in steps}
         return {step: best for step, best in found.items() if best < alone[step]}
+
+    def _alike(
+        self,
+        graph: str,
+        kind: str,
+        size: int,
+        sizes: tuple[int, ...],
+        layout: Layout,
+        passes: Sequence[bool],
+        plain: bool,
+    ) -> list[list[Words]]:
+        """The layers of a graph, by what is around them."""
+        whole = (WHOLE,) * len(sizes)
+        found: dict[object, list[Words]] = {}
+        for i in (i for i in range(self.teams.question.n) if self.teams.graph(i) == graph):
+            ends = (layout if i and passes[i - 1] else whole, layout if passes[i] else whole)
+            member = Words(self.teams, sizes, i, kind, size, ends)
+            member.plain = plain
+            found.setdefault(ends, []).append(member)
+        return list(found.values())
+
+    @staticmethod
+    def _of_alike(members: list[Words], steps: Sequence[Steps]) -> tuple[dict[Main, Times], Times]:
+        """The least of layers that are split alike, for all their main words; and of those that split nothing."""
+        rows: dict[tuple[bool, Main], list[Row]] = {}
+        for words in members[0].choices():
+            own = [row for member in members if (row := member.coordinates(words)) is not None]
+            if len(own) == len(members):
+                is_split = any(any(each["loops"]) for each in words["operators"].values())
+                row = {name: sum(row[name] for row in own) for name in own[0]}, members[0].savings(words)
+                rows.setdefault((is_split, members[0].main(words)), []).append(row)
+        least = [(key, fastest(own, len(members), steps)) for key, own in rows.items()]
+        found = {main: min_of(times for (_, own), times in least if own == main) for _, main in rows}
+        return found, min_of(times for (is_split, _), times in least if not is_split)
+
+
+def _together(rows: Sequence[tuple[bool, dict[Main, Times]]]) -> list[Times]:
+    """What layers of a graph take under the same main words, of which those without tokens beside them have none."""
+    found = []
+    for main in {main for _, own in rows for main in own}:
+        without = frozenset(each for each in main if TOKEN not in each[1])
+        every = [own.get(main if on_tokens else without) for on_tokens, own in rows]
+        if None not in every:
+            found.append(_sum(times for times in every if times))
+    return found
+
+
+def _sum(rows: Iterable[Times]) -> Times:
+    every = list(rows)
+    return {step: sum(row[step] for row in every) for step in every[0]}
 
 
 def _figures(rows: Iterable[dict[str, int] | None]) -> Figures:

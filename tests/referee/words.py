@@ -1,7 +1,7 @@
 """All words of a layer on a mesh, and the fastest of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -14,6 +14,12 @@ Figures = tuple[int, int, int]
 """Nanoseconds of a forward and a backward, of what is once per step, and of the forward alone."""
 Steps = tuple[int, int]
 """A number of micro-batches, and of forwards of each: a backward may have another one in it."""
+Times = dict[Steps, int]
+"""Nanoseconds of each sort of step."""
+Row = tuple[dict[str, int], list[list[Figures]]]
+"""What a layer takes under some words, and what copies spare, for each tensor."""
+Main = frozenset[tuple[str, tuple[str, ...], tuple[str, ...]]]
+"""The main words of a layer: names of operators, with their loops and the ways in which they get keys."""
 FEW = 3000
 """Choices of a layer up to which all are tried."""
 
@@ -37,6 +43,28 @@ class Words(Member):
             operators = {each["name"]: own for each, own in zip(self.operators, row, strict=True)}
             for chosen in product(*layouts):
                 yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True))}
+
+    @property
+    def on_tokens(self) -> bool:
+        """Whether there are parts of the tokens around a layer."""
+        return {*self.ends[0], *self.ends[1]} != {WHOLE}
+
+    def main(self, words: Document) -> Main:
+        """The main words: of what splits weights, or sums more than a few gradients; products on tokens; losses."""
+        rows = ((each, words["operators"][each["name"]]) for each in self.operators)
+        return frozenset(
+            (each["name"], own["loops"], own["ways"]) for each, own in rows if self._is_main(each, {*own["loops"]})
+        )
+
+    def _is_main(self, operator: Document, loops: set[str]) -> bool:
+        weights, every = operator.get("weights", ()), [w for o in self.operators for w in o.get("weights", ())]
+        summed = sum(w["size"] for w in weights if (loops & {*operator["makes"]}) - {*w["loops"]})
+        return (
+            any(loops & {*w["loops"]} or w.get("shared") for w in weights)
+            or summed * 1024 > sum(w["size"] for w in every)
+            or (waits(operator) and TOKEN in loops)
+            or (operator["name"] in self.loss and loops != {""})
+        )
 
     def savings(self, words: Document) -> list[list[Figures]]:
         """For each tensor what its copies spare: of a forward and a backward, once, and of the forward."""
@@ -123,7 +151,7 @@ class Words(Member):
         if not self.plain:
             return self.context or loop != TOKEN
         if loop == TOKEN:
-            return {*self.ends[0], *self.ends[1]} != {WHOLE} and (self.context or not waits(operator))
+            return self.on_tokens and (self.context or not waits(operator))
         return loop != SAMPLE
 
     def _keeps(
@@ -168,9 +196,7 @@ def taken(figures: Figures, count: int, times: int) -> int:
     return count * (time + (times - 1) * again) + once
 
 
-def fastest(
-    rows: Sequence[tuple[dict[str, int], list[list[Figures]]]], count: int, steps: Sequence[Steps]
-) -> dict[Steps, int]:
+def fastest(rows: Sequence[Row], count: int, steps: Sequence[Steps]) -> Times:
     """The least nanoseconds of each sort of step, of so many layers whose copies spare the same."""
     found = {}
     for step in steps:
@@ -181,3 +207,9 @@ def fastest(
             every.append(taken(own, *step) - count * spared)
         found[step] = min(every)
     return found
+
+
+def min_of(rows: Iterable[Times]) -> Times:
+    """The least of each sort of step; nothing of no rows."""
+    every = list(rows)
+    return {step: min(row[step] for row in every) for step in every[0]} if every else {}

@@ -127,6 +127,8 @@ class LayerWays:
         if self.rooflines.kind.shard_overhead and not any(map(splits, shared.values())):
             yield tuple(shared.items())  # all whole, which may be faster than what dominates it before this overhead
         fits = [[shared.get(each.name, word) == word for word in row] for each, row in self._words]
+        if not all(map(any, fits)):
+            return
         problem = _restricted(self.problem.sharding, fits)
         rows = [row for row in self.compared if any(problem.project(row[None]).largest)]
         points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
@@ -136,23 +138,20 @@ class LayerWays:
             yield self._main(choice) + (KEEPS,) * kept
 
     def figures(self, main: MainWords) -> tuple[int, ...]:
-        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, under main words.
+        """Nanoseconds of a micro-batch and of sums; bytes of parameters, and saved ones, under main words.
 
         Where layers may be recomputed, also nanoseconds of a micro-batch with another forward.
         """
-        chosen, cost = self._of(main), self.rooflines.cost
-        of = dict(zip(COORDINATES, chosen.costs, strict=True))
-        wholes = {"parameters": self.rooflines.parameters, "saved": cost.saved}
-        parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
-        more = longer(self.problem, chosen.words)
+        chosen = self._of(main)
+        of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.words)
         forward, backward = (of[name] + more[name] for name in ("forward", "backward"))
         again = (2 * forward + backward,) if self._again else ()
-        return forward + backward, of["summed"], parameters, saved, *again
+        return forward + backward, of["summed"], of["parameters"], of["saved"], *again
 
     def chosen(self, main: MainWords) -> Chosen | None:
         """Return the fastest choice under main words; None if there is none.
 
-        Operators on parts of the tokens are whole where the layer has none.
+        Operators on parts of the tokens are whole where the layer has none beside it.
         """
         if main not in self._chosen:
             self._chosen[main] = self._find(main)
@@ -187,8 +186,7 @@ class LayerWays:
     def _find(self, main: MainWords) -> Chosen | None:
         of, problem = dict(main), self._problems[KEEPS in main]
         if not self.problem.tokens:
-            by_tokens = {each.name for each in self.graph.operators if each.by_plan}
-            of = {name: word for name, word in main if name not in by_tokens or all(one.loop != TOKEN for one in word)}
+            of = {name: word for name, word in main if all(one.loop != TOKEN for one in word)}
         fits = [
             [entry == of.get(each.name) for entry in row]
             for each, row in zip(self.graph.operators, self._entries, strict=True)

@@ -112,7 +112,7 @@ class MeshMembers:
     ) -> MeshProblem:
         """The words of layers on a kind of device at a micro-batch size, at their mean cost; one for equal layers."""
         i, costs = layers[0], self.teams.costs(kind, size)
-        cost = _mean_cost([costs[each] for each in layers])
+        cost = mean_cost([costs[each] for each in layers])
         key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only, keeps
         if key not in self._problems:
             own = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
@@ -228,7 +228,7 @@ def device_model(model: Model, profiles: Sequence[Profile], kept: Sequence[int],
     return replace(model, layers=layers, profiles=tuple(profiles), ties=found, operators={})
 
 
-def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
+def mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
     """Return the mean of costs, rounded."""
     first = costs[0]
     if all(each == first for each in costs):

@@ -1,16 +1,17 @@
 """Ways of teams along one axis: the main words of every layer, and what passes between layers in parts of the tokens.
 
-Equal layers run alike, in all stages. For each graph of operators, kind of device and micro-batch size, the choices of
-words that no other one dominates are compared (`LayerWays.figures`). The main words of one of them are worth searching
-unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+Layers with equal operators run alike, in all stages. For each graph of operators, kind of device and micro-batch size,
+the choices of words that no other one dominates are compared (`LayerWays.figures`, summed over these layers). The main
+words of one of them are worth searching unless others are at least as good for all kinds and sizes. Layers that share
+weights split them alike.
 Ways of unlike layers are combined; where these are too many, ways that are nearly as good as another one of their layer
 are left out.
 
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, pairwise, product
 
@@ -34,7 +35,7 @@ from pipeplan.costs.sharding.layer_ways import (
     parallelism,
 )
 from pipeplan.costs.sharding.layouts import ends_of, handed_over, token_axis
-from pipeplan.costs.sharding.members import device_model
+from pipeplan.costs.sharding.members import device_model, mean_cost
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
@@ -50,7 +51,9 @@ PREFERRED = (0, 2, 3, 4)
 layers may be recomputed the time with another forward."""
 
 Figures = tuple[int, ...]
-"""`LayerWays.figures` on each kind for each micro-batch size."""
+"""Sums of `LayerWays.figures` over layers, bytes in `PARTS` of theirs; on each kind for each micro-batch size."""
+Alike = list[tuple[int, LayerWays]]
+"""How many layers are alike, and their ways, on a kind at a micro-batch size."""
 
 
 class TeamWays:
@@ -72,10 +75,10 @@ class TeamWays:
 
         ``tokens``: also those with parts of the tokens between layers.
         """
-        firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
+        names = {layer.operators: None for layer in self.model.layers if layer.operators}
         number = 0
         for layout, passes in self._between if tokens else self._between[:1]:
-            choices = {name: self._worthwhile(i, layout, passes) for name, i in firsts.items()}
+            choices = {name: self._worthwhile(name, layout, passes) for name in names}
             every = _AllLayers(self, layout, passes)
             for main in chain(*map(self._together, _with_and_without(choices))):
                 if every.possible(main) and every.splits(main):
@@ -92,13 +95,15 @@ class TeamWays:
 
     def layer(self, i: int, kind: DeviceKind, size: int, input_: Layout, output: Layout) -> LayerWays:
         """Return the ways of a layer between given layouts; one object for equal layers."""
-        whole = self.teams.rooflines(i, kind, size)
+        return self._layer(self.teams.rooflines(i, kind, size), input_, output)
+
+    def _layer(self, whole: Rooflines, input_: Layout, output: Layout) -> LayerWays:
         key = id(whole), input_, output
         if key not in self._layers:
             _, own = self._rooflines.setdefault(id(whole), (whole, self._with_samples(whole)))
             problem = MeshProblem(
                 own,
-                self.teams.mesh(kind, (self.teams.team,)),
+                self.teams.mesh(whole.kind, (self.teams.team,)),
                 input_,
                 output,
                 tokens={*input_, *output} != {WHOLE},
@@ -109,6 +114,24 @@ class TeamWays:
             )
             self._layers[key] = LayerWays(problem, self.teams.again)
         return self._layers[key]
+
+    def _alike(self, name: str, layout: Layout, passes: tuple[bool, ...]) -> Iterator[Alike]:
+        """Yield the layers with the same operators, on each kind at each micro-batch size.
+
+        Those between the same layouts are alike, with as many parameters, at their mean cost.
+        """
+        groups: dict[tuple[tuple[Layout, Layout], int], list[int]] = {}
+        for i, layer in enumerate(self.model.layers):
+            if layer.operators == name:
+                groups.setdefault((ends_of(layout, passes, i), layer.parameters), []).append(i)
+        for kind, size in product(self.teams.kinds, self.teams.sizes):
+            found = []
+            for (ends, _), layers in groups.items():
+                whole = self.teams.rooflines(layers[0], kind, size)
+                cost = mean_cost([self.teams.costs(kind, size)[i] for i in layers])
+                mean = whole if cost == whole.cost else replace(whole, cost=cost)
+                found.append((len(layers), self._layer(mean, *ends)))
+            yield found
 
     def _with_samples(self, whole: Rooflines) -> Rooflines:
         graph = with_samples(whole.graph, self.teams.plain)
@@ -133,15 +156,15 @@ class TeamWays:
         whole = (WHOLE,), (False,) * len(named)
         return [whole, *(((axis,), tuple(row)) for axis, row in sorted(found.items()))]
 
-    def _worthwhile(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> dict[MainWords, Figures]:
-        """The main words of a layer that no others dominate on every kind at every micro-batch size.
+    def _worthwhile(self, name: str, layout: Layout, passes: tuple[bool, ...]) -> dict[MainWords, Figures]:
+        """The main words of layers with the same operators that no others dominate on all kinds at all sizes.
 
         With each, its figures for all of these.
         """
-        ends = ends_of(layout, passes, i)
-        problems = [self.layer(i, kind, size, *ends) for kind in self.teams.kinds for size in self.teams.sizes]
+        alike = list(self._alike(name, layout, passes))
+        problems = [own for row in alike for _, own in row]
         kept: dict[MainWords, Figures] = {}
-        for shared in problems[0].shared_words:
+        for shared in max((own for _, own in alike[0]), key=lambda own: own.problem.tokens).shared_words:
             found: dict[MainWords, None] = {}
             for problem in problems:
                 self.teams.check()
@@ -150,11 +173,11 @@ class TeamWays:
             for main in found:
                 self.teams.check()
                 if all(problem.chosen(main) for problem in problems):
-                    rows[main] = tuple(chain.from_iterable(problem.figures(main) for problem in problems))
+                    rows[main] = tuple(chain.from_iterable(_figures(row, main) for row in alike))
             for keeps in (False, True):
-                alike = {main: own for main, own in rows.items() if (KEEPS in main) == keeps}
-                undominated = minimal(np.array(list(alike.values()))) if alike else ()
-                kept |= {main: own for k, (main, own) in enumerate(alike.items()) if k in undominated}
+                both = {main: own for main, own in rows.items() if (KEEPS in main) == keeps}
+                undominated = minimal(np.array(list(both.values()))) if both else ()
+                kept |= {main: own for k, (main, own) in enumerate(both.items()) if k in undominated}
         return kept
 
     def _together(self, choices: Mapping[str, Mapping[MainWords, Figures]]) -> Iterator[dict[str, MainWords]]:
@@ -187,8 +210,7 @@ class TeamWays:
         With the others, all layers with these operators take no figure more by one of so many parts of what the whole
         model takes at least. Those with least of a preferred figure stay, for each way to split what is shared.
         """
-        counts = Counter(layer.operators for layer in self.model.layers)
-        rows = {name: np.array([*own.values()]) * self._units(name) * counts[name] for name, own in choices.items()}
+        rows = {name: np.array([*own.values()]) * self._units(name) for name, own in choices.items()}
         slack = sum(own.min(0) for own in rows.values()) / parts
         found: dict[str, dict[MainWords, Figures]] = {}
         for name, own in choices.items():
@@ -203,12 +225,12 @@ class TeamWays:
         return found
 
     def _units(self, name: str) -> NDArray[np.float64]:
-        """Nanoseconds and bytes of one in each of the figures of the first layer with these operators."""
-        i = next(i for i, layer in enumerate(self.model.layers) if layer.operators == name)
-        found: list[float] = []
+        """Nanoseconds and bytes of one in each of the figures of the layers with these operators."""
+        layers = [i for i, layer in enumerate(self.model.layers) if layer.operators == name]
+        parameters, found = sum(self.model.layers[i].parameters for i in layers), list[float]()
         for kind, size in product(self.teams.kinds, self.teams.sizes):
-            sizes = self.model.layers[i].parameters, self.teams.costs(kind, size)[i].saved
-            found += [1, 1, *(max(whole, 1) / PARTS for whole in sizes), *[1] * self.teams.again]
+            saved = sum(self.teams.costs(kind, size)[i].saved for i in layers)
+            found += [1, 1, *(max(whole, 1) / PARTS for whole in (parameters, saved)), *[1] * self.teams.again]
         return np.array(found)
 
     @property
@@ -314,6 +336,14 @@ class _AllLayers:
         """Bytes on a device of the weights that layers share."""
         name = next(layer.operators for layer in self._model.layers if layer.name == tie.layers[0])
         return shared_bytes(tie, self._ways.graphs.get(name), dict(main.get(name, ())), (self._teams.team,))
+
+
+def _figures(alike: Alike, main: MainWords) -> Figures:
+    """Return the sums of figures of layers under main words, bytes in `PARTS`."""
+    rows = np.array([[*own.figures(main), own.rooflines.parameters, own.rooflines.cost.saved] for _, own in alike])
+    *sums, parameters, saved = (rows.T @ [count for count, _ in alike]).tolist()
+    sums[2:4] = (round(PARTS * own / max(whole, 1)) for own, whole in zip(sums[2:4], (parameters, saved), strict=True))
+    return tuple(sums)
 
 
 def _with_and_without(

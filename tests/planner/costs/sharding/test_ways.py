@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import attention_block, block, perceptrons
+from helpers.operators import attention_block, block, of_many_tokens, perceptrons
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.costs.sharding.coordinates import COORDINATES
@@ -42,7 +42,7 @@ def test_no_choice_is_better_than_all_ways(graph: OperatorGraph, bandwidth: int,
     """Of those without kept copies, in time, sums, parameters and saved bytes, and in time with another forward."""
     ways = ways_of(graph, bandwidth)
     ends = ways._between[-1 if tokens else 0]
-    main = ways._worthwhile(1, *ends)
+    main = ways._worthwhile("pair", *ends)
     for layer in layers(ways, tokens):
         sharding = replace(layer.problem, keeps=False).sharding
         chosen = [layer.chosen(words) for words in main if KEEPS not in words]
@@ -97,3 +97,15 @@ def test_of_too_many_combinations_those_that_differ_are_left(monkeypatch: pytest
     some = figures()
     assert len(some) < len(every)
     assert some.min(0).tolist() == every.min(0).tolist()
+
+
+def test_tokens_are_split_where_the_first_of_equal_layers_is_beside_none() -> None:
+    """Main words are those of all layers with the same operators; where no tokens are in parts, layers run whole."""
+    graph = of_many_tokens()
+    graph = replace(graph, operators=(replace(graph.operators[0], loops={"token": 400}),))
+    model = perceptrons(3, graph=graph)
+    first, second, last = model.layers
+    apart = replace(model, layers=(first, replace(second, inputs=()), last))
+    teams = Teams(apart, equal_devices(2, link=Link(10**9, 1)), 2, (1, 2), "sgd", False)
+    rows = [split.words["unit", 1] for split, _ in TeamWays(teams).ways() if any(split.passes)]
+    assert {tuple(own.operators["wide"].word[0].loop for own in row) for row in rows} == {("", "token", "token")}
