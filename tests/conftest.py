@@ -1,5 +1,6 @@
-"""Settings of all tests: one thread, Hypothesis profiles, fewer examples where time is short."""
+"""Settings of all tests: one thread, time for searches, Hypothesis profiles, fewer examples where time is short."""
 
+import inspect
 import os
 import signal
 from collections.abc import Generator
@@ -10,9 +11,16 @@ from hypothesis import HealthCheck, settings
 
 from helpers import happening
 from helpers.quick import QUICK, few
+from pipeplan.solve import solve
+from pipeplan_formulations.common.report import Limits
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors this small are computed faster so, here and in what is started
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us behind "&" has it ignored
+
+LONG = 600.0
+"""Seconds of searches for which a test names no limit: a minute of wall time is little on a busy machine."""
+Limits.__init__.__defaults__ = (LONG, *(Limits.__init__.__defaults__ or ())[1:])
+(inspect.unwrap(solve).__kwdefaults__ or {})["time_limit"] = LONG
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_quiet)

@@ -1,6 +1,7 @@
 """A clock with a time limit, for long loops."""
 
 import time
+from math import inf
 
 from pipeplan_formulations.common.report import Limits
 
@@ -38,3 +39,8 @@ class Clock:
         """Raise `OutOfTimeError` once the limit has passed."""
         if self.wall > self._limit:
             raise OutOfTimeError
+
+
+def no_limit() -> Clock:
+    """Return a clock that is never over."""
+    return Clock(Limits(time=inf))

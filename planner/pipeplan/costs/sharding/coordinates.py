@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.sharding import Choice, Sharding, frontier
 from pipeplan_formulations.sharding.instance import LARGEST
 
@@ -39,7 +38,13 @@ def in_order(problem: Sharding, rows: NDArray[np.int64], worth: int = LARGEST) -
     return np.array([one], np.int64)
 
 
-def least(projected: Sharding) -> Choice | None:
-    """Return the choice that has least of a problem's only coordinate; None if there is no choice."""
-    found = frontier(projected, Clock(Limits()))
+def least(projected: Sharding, clock: Clock | None = None) -> Choice | None:
+    """Return the choice that has least of a problem's only coordinate; None if there is no choice.
+
+    Raises
+    ------
+    OutOfTimeError
+        Once the clock is over, if there is one.
+    """
+    found = frontier(projected, clock or no_limit())
     return found.choice(0) if len(found.points) else None

@@ -23,8 +23,7 @@ from pipeplan.costs.sharding.coordinates import COORDINATES, FASTEST, WORTH, com
 from pipeplan.costs.sharding.device_costs import device_cost, longer
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Choice, Sharding, frontier
 
@@ -89,10 +88,13 @@ class LayerWays:
         Of one layer, in which copies may be kept.
     again : bool
         Whether layers may be recomputed.
+    clock : Clock, optional
+        The time in which ways are found; by default there is no limit.
     """
 
-    def __init__(self, problem: MeshProblem, again: bool) -> None:
+    def __init__(self, problem: MeshProblem, again: bool, clock: Clock | None = None) -> None:
         self.problem, self.rooflines, self._again = problem, problem.layer, again
+        self._clock = clock or no_limit()
         self._problems = {True: problem, False: replace(problem, keeps=False)}
         self._fastest: dict[bool, Sharding] = {}
         self._chosen: dict[MainWords, Chosen | None] = {}
@@ -131,7 +133,7 @@ class LayerWays:
             return
         problem = _restricted(self.problem.sharding, fits)
         rows = [row for row in self.compared if any(problem.project(row[None]).largest)]
-        points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
+        points = frontier(problem.project(np.array(rows or COMPARED[:1])), self._clock)
         for point in range(len(points.points)):
             choice = points.choice(point)
             kept = any(copy.kept for copy in self.problem.copies(choice).values())
@@ -197,7 +199,7 @@ class LayerWays:
             return None
         if problem.keeps not in self._fastest:
             self._fastest[problem.keeps] = problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH))
-        choice = least(_restricted(self._fastest[problem.keeps], fits))
+        choice = least(_restricted(self._fastest[problem.keeps], fits), self._clock)
         if choice is None:
             return None
         costs = problem.sharding.evaluate(choice)

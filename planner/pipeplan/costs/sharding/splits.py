@@ -34,6 +34,7 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import Cuts, agree, shared_cuts
+from pipeplan_formulations.common.clock import Clock
 
 MICRO_BATCHES = (1, 4, 16, 64)
 """Micro-batches of a replica for which words take least time, updates and sums once per step included."""
@@ -203,7 +204,7 @@ class MeshTeams(MeshMembers):
         """Return the words of layers that have least of some sums of coordinates, in order, and these sums."""
         key = tuple(layers), case, kind.name, size, rows.tobytes(), keeps
         if key not in self._words:
-            self._words[key] = _least(self.problem(layers, case, kind, size, keeps=keeps), rows)
+            self._words[key] = _least(self.problem(layers, case, kind, size, keeps=keeps), rows, self.teams.clock)
         return self._words[key]
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
@@ -267,9 +268,9 @@ def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _least(problem: MeshProblem, rows: NDArray[np.int64]) -> tuple[Figures, LayerWords]:
+def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerWords]:
     """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go; and the sums."""
-    found = least(problem.sharding.project(in_order(problem.sharding, rows)))
+    found = least(problem.sharding.project(in_order(problem.sharding, rows)), clock)
     assert found is not None, "no operator has to be split"
     costs = problem.sharding.evaluate(found)
     assert costs is not None, "it was found"

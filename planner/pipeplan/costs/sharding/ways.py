@@ -112,7 +112,7 @@ class TeamWays:
                 allows=None if self.teams.context_parallel else _without_context,
                 known=self._known,
             )
-            self._layers[key] = LayerWays(problem, self.teams.again)
+            self._layers[key] = LayerWays(problem, self.teams.again, self.teams.clock)
         return self._layers[key]
 
     def _alike(self, name: str, layout: Layout, passes: tuple[bool, ...]) -> Iterator[Alike]:

@@ -1,6 +1,8 @@
 """Ways of teams along one axis: what they cost, and that no choice of words is better than all of them."""
 
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, KEEPS, LayerWays
 from pipeplan.costs.sharding.layouts import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays
-from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier
 
@@ -109,3 +112,24 @@ def test_tokens_are_split_where_the_first_of_equal_layers_is_beside_none() -> No
     teams = Teams(apart, equal_devices(2, link=Link(10**9, 1)), 2, (1, 2), "sgd", False)
     rows = [split.words["unit", 1] for split, _ in TeamWays(teams).ways() if any(split.passes)]
     assert {tuple(own.operators["wide"].word[0].loop for own in row) for row in rows} == {("", "token", "token")}
+
+
+def test_ways_are_found_however_slow_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit nothing depends on the time, with minutes between any two looks at the clock."""
+
+    def found() -> list[object]:
+        ways = ways_of(block(), 10**8)
+        meshes = MeshTeams(replace(ways.teams, cluster=equal_devices(4), team=4), (2, 2), 8)
+        return [*(split for split, _ in ways.ways()), *meshes.ways()]
+
+    expected, minutes = found(), count(step=300)
+    monkeypatch.setattr("pipeplan_formulations.common.clock.time", SimpleNamespace(monotonic=lambda: next(minutes)))
+    assert found() == expected
+
+
+def test_the_time_limit_ends_the_search_for_ways_of_a_single_layer() -> None:
+    """Also between the looks at the clock that are taken from layer to layer."""
+    (layer, *_) = layers(ways_of(block(), 10**8), tokens=False)
+    late = LayerWays(layer.problem, False, Clock(Limits(time=-1)))
+    with pytest.raises(OutOfTimeError):
+        list(late.undominated({}))
