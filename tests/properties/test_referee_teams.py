@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pipeplan.costs.sharding.ways import TeamWays
 from referee.bridge import ask
 from referee.verdict import judge
 
@@ -75,3 +76,17 @@ def test_layers_share_several_weights(known: bool) -> None:
     document["model"]["ties"] = [{"layers": ["l0", "l1"], "parameters": 20}]
     answer = ask(document)
     assert (answer["outcome"], judge(document, answer).faults) == ("plan", [])
+
+
+def test_ways_of_the_first_of_equal_layers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if main words were listed for it alone, which has no parts of the tokens beside it, as later ones have."""
+    graph = linear()
+    graph["operators"][0] |= {
+        "loops": {"token": 4}, "reads": {"input": ["token", "in"]}, "makes": ["token", "out"], "product": True,
+    }  # fmt: skip
+    layers = [{"name": f"l{i}", "parameters": 20, "inputs": ["l1"] * (i == 2), "operators": "linear"} for i in range(3)]
+    document = asked(layers, graph, 2, teams=[2])
+    assert not judge(document, ask(document)).faults
+    alike = TeamWays._alike
+    monkeypatch.setattr(TeamWays, "_alike", lambda own, *layers: (row[:1] for row in alike(own, *layers)))
+    assert "can be split" in str(judge(document, ask(document)).faults)
