@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pipeplan.costs.sharding.layer_ways import LayerWays
 from pipeplan.costs.sharding.ways import TeamWays
 from referee.bridge import ask
 from referee.verdict import judge
@@ -89,4 +90,19 @@ def test_ways_of_the_first_of_equal_layers_are_noticed(monkeypatch: pytest.Monke
     assert not judge(document, ask(document)).faults
     alike = TeamWays._alike
     monkeypatch.setattr(TeamWays, "_alike", lambda own, *layers: (row[:1] for row in alike(own, *layers)))
+    assert "can be split" in str(judge(document, ask(document)).faults)
+
+
+def test_layers_without_main_words_that_are_never_split_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer without a split weight other operators are split where that is faster in spite of what it costs."""
+    graph = linear()
+    graph["operators"][0]["loops"] = {}
+    act = {"name": "act", "kind": "drawn", "loops": {"out": 4}, "reads": {"map": ["out"]}, "makes": ["out"]}
+    graph["operators"].append(act | {"weights": [], "output": 4, "forward_flops": 400, "input_gradient_flops": 400})
+    document = asked(
+        [{"name": "l0", "parameters": 20, "inputs": [], "operators": "linear"}], graph, 2, teams=[2], mesh_axes=0
+    )
+    document["cluster"]["devices"]["a"]["shard_overhead"] = 1
+    assert not judge(document, ask(document)).faults
+    monkeypatch.setattr(LayerWays, "_time", lambda *_: 0)
     assert "can be split" in str(judge(document, ask(document)).faults)

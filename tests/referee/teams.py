@@ -155,4 +155,4 @@ def _hands_over(before: Document, after: Document, *operators: list[Document]) -
         return False
     if own in inputs(before) or other in outputs(after):
         return False
-    return token_axis(operators[0], own) != WHOLE and token_axis(operators[1], other) != WHOLE
+    return token_axis(operators[0], own) == token_axis(operators[1], other) != WHOLE

@@ -244,6 +244,7 @@ class Ways:
                 least = self._least(kind, size, sizes, layout, passes, every_step, is_plain)
                 for (count, times), best in least.items():
                     rounded = question.n * (count * (times + 2) + 2)  # the mean of layers, in each coordinate
+                    rounded += best // 16 if 0 in layout and not is_plain else 0  # means say which outputs are split
                     if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
                         continue
                     have = min((taken(each, count, times) for each in found), default=math.inf)

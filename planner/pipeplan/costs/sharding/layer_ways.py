@@ -193,8 +193,14 @@ class LayerWays:
             [entry == of.get(each.name) for entry in row]
             for each, row in zip(self.graph.operators, self._entries, strict=True)
         ]
-        if self.rooflines.kind.shard_overhead and not self.problem.tokens and not any(map(splits, of.values())):
-            fits = [[not splits(word) for word in row] for _, row in self._words]
+        found = self._least(problem, fits)
+        if found is None or not self.rooflines.kind.shard_overhead or any(map(splits, of.values())):
+            return found
+        whole = self._least(problem, [[not splits(word) for word in row] for _, row in self._words])
+        return found if whole is None else min(whole, found, key=self._time)
+
+    def _least(self, problem: MeshProblem, fits: list[list[bool]]) -> Chosen | None:
+        """The fastest choice of signatures that fit; None if there is none."""
         if not all(map(any, fits)):
             return None
         if problem.keeps not in self._fastest:
@@ -205,6 +211,11 @@ class LayerWays:
         costs = problem.sharding.evaluate(choice)
         assert costs is not None, "it was found"
         return Chosen(problem.layer_words(choice), costs)
+
+    def _time(self, chosen: Chosen) -> int:
+        """Nanoseconds of a micro-batch."""
+        of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.words)
+        return sum(of[name] + more[name] for name in ("forward", "backward"))
 
 
 def _restricted(problem: Sharding, fits: list[list[bool]]) -> Sharding:
