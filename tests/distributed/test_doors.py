@@ -24,6 +24,7 @@ from pathlib import Path
 from helpers.distributed.doors import stand
 from pipeplan_executor import launch
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
     launch(stand, 2, sys.argv[1], timeout=120.0)
 """
 
