@@ -129,6 +129,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
+    _early_bounds: list[tuple[int, int]] = field(default_factory=list, init=False)
+    _taken: set[int] = field(default_factory=set, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
     _reserve: float = field(default=0.0, init=False)
     _best: dict[str, EvaluatedPlan] = field(default_factory=dict, init=False)
@@ -265,18 +267,27 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def _bounds(self) -> Iterator[int]:
         yield from super()._bounds()
         yield from [] if self.unopened is None else [self.unopened]
-        yield from (bound for _, bound, _, _ in self._early)
+        yield from self._least_early
         yield from (node.bound for node in self._deferred)
+
+    @property
+    def _least_early(self) -> list[int]:
+        """The least bound of early nodes, if there are any; what was taken from them leaves the heap here only."""
+        while self._early_bounds and self._early_bounds[0][1] in self._taken:
+            self._taken.remove(heapq.heappop(self._early_bounds)[1])
+        return [bound for bound, _ in self._early_bounds[:1]]
 
     def _insert(self, node: Node) -> None:
         if self._is_early(node):
             heapq.heappush(self._early, ((node.bound.bit_length(), *node.rank), node.bound, self._pushed, node))
+            heapq.heappush(self._early_bounds, (node.bound, self._pushed))
         else:
             super()._insert(node)
 
     def _next(self) -> Node:
         while self._early:
-            node = heapq.heappop(self._early)[-1]
+            _, _, number, node = heapq.heappop(self._early)
+            self._taken.add(number)
             if self._is_early(node) or not self._heap:
                 return node
             self.push(node)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from helpers.instances import equal_devices
-from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan_formulations.common.report import Limits, Stop
 
 
@@ -108,3 +108,20 @@ def test_a_deferred_node_counts_until_it_is_resumed() -> None:
     search.resume()
     search.run()
     assert (search.value, search.bound) == (6, 6)
+
+
+def test_early_nodes_count_until_they_are_advanced() -> None:
+    """The least bound of those that wait bounds the answer, in whatever order they are advanced."""
+
+    class Early(Scripted):
+        turn = Turn.EARLY
+
+    search = PlanSearch(Limits(10.0), cluster_of=lambda _: equal_devices(1))
+    search.pace.finish = lambda _: 0.0
+    for bound in (9, 3, 5, 7):
+        search.push(Early(bound))
+    bounds = []
+    while search.open:
+        bounds.append(search.bound)
+        search.step()
+    assert bounds == [min(bounds[k:]) for k in range(4)] == [3, 5, 7, 9]
