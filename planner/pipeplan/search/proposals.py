@@ -196,7 +196,7 @@ class Proposals:
         """The arrangements of a planner that chooses among splits and levels: those where its own value is least."""
         best: tuple[Proposal | str, ...] = ()
         below, why = inf, ""
-        for home in homes(spaces):
+        for home in sorted(homes(spaces), key=lambda home: home.lower_bounds(size).evenly_shared(home.cluster)):
             try:
                 with own_faults():
                     found = PLANNERS[name].arrange(home.model, home.cluster, home.job, size, below)

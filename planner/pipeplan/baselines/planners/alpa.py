@@ -128,7 +128,8 @@ def arrange(
     count = job.batch // micro_batch
     prices = Prices(model, cluster, job)
     found = []
-    for order in [blocks] if given or len(blocks) == 1 else [blocks, blocks[::-1]]:
+    orders = [blocks] if given or len(blocks) == 1 else [blocks, blocks[::-1]]
+    for order in orders if _floor(prices, cluster, micro_batch, count) < below else ():
         solved = least_latency(list(_choices(prices, order, micro_batch, count)), layers, count, below)
         if solved is not None:
             found.append(_arrangement(solved[1], order, in_order=given, value=solved[0]))
@@ -138,6 +139,14 @@ def arrange(
             f"{micro_batch}"
         )
     return tuple(found)
+
+
+def _floor(prices: Prices, cluster: Cluster, size: int, count: int) -> float:
+    """A value below which no stages are: with W the least work of a micro-batch, n devices have Σ t ≥ max t ≥ W / n."""
+    kinds = {device.kind.name: device.kind for device in cluster.devices}.values()
+    tables = [prices.table(kind, size) for kind in kinds]
+    work = np.min([table.forward + table.backward for table in tables], axis=0).sum()
+    return (1 - 1e-9) * float(work) * count / len(cluster.devices)
 
 
 def _choices(prices: Prices, blocks: list[list[Device]], size: int, count: int) -> Iterator[list[Submesh]]:

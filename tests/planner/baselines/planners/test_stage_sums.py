@@ -53,3 +53,14 @@ def test_wide_stages_do_not_divide_nodes() -> None:
     model = model_of([10, 20, 10], saved=[1] * 3, output=[1] * 3, parameters=[10**8, 0, 10**8])
     (found,) = arrange(model, cluster, Job(64), 1)
     assert found == Arrangement((0, 1, 2, 3), ((2,), (0, 1), (3,)))
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_a_limit_hides_no_better_value(kinds: int) -> None:
+    """Stages are found if their value is below a limit by whatever little, and none if it is not."""
+    model = model_of([40, 10, 10, 10], saved=[1] * 4)
+    cluster = two_kinds_of_device() if kinds == 2 else equal_devices(4)
+    least = min(one.value for one in arrange(model, cluster, Job(64), 1))
+    assert min(one.value for one in arrange(model, cluster, Job(64), 1, least * (1 + 1e-6))) == least
+    with pytest.raises(NotApplicable, match="no stages"):
+        arrange(model, cluster, Job(64), 1, least)
