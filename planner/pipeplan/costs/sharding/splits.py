@@ -26,6 +26,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
 from pipeplan.core.words import WHOLE, LayerWords, Layout
+from pipeplan.costs.sharding.alike import figures, unlike
 from pipeplan.costs.sharding.coordinates import combined, in_order, least
 from pipeplan.costs.sharding.layouts import handed_over, stream
 from pipeplan.costs.sharding.members import Case, MeshMembers, Way
@@ -55,8 +56,6 @@ ALIKE = 32
 """Ways are alike if no figure differs by more than one part in so many."""
 SAMPLES = 0
 """Entry of a layout along which samples are split: they are the first axis."""
-MISSING = 2**50
-"""Figure of a way at a micro-batch size at which it is not possible."""
 
 Figures = tuple[int, ...]
 
@@ -232,40 +231,14 @@ def mesh_ways(
     others : sequence of Model
         Costs of a device in other ways that are searched.
     """
-    kept = [_figures(model, every[0]) for model in others] if every else []
+    kept = [figures(model, every[0].teams) for model in others] if every else []
     numbers = count(len(others))
     for own in every:
         models = [(way, own.model(way)) for way in own.ways(tokens)]
-        rows = [_figures(model, own) for _, model in models]
-        unlike: list[int] = []
-        for k in sorted(range(len(models)), key=lambda k: sum(map(int, rows[k]))):
+        for k in unlike([figures(model, own.teams) for _, model in models], kept, ALIKE):
             own.teams.check()
-            if not any((other <= rows[k] + rows[k] // ALIKE).all() for other in kept):
-                unlike.append(k)
-                kept.append(rows[k])
-        for way, model in (models[k] for k in sorted(unlike)):
+            way, model = models[k]
             yield own.split(way, next(numbers)), model
-
-
-def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
-    """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and the workspace.
-
-    Where layers may be recomputed, the time with another forward too.
-    """
-    parameters, found = sum(layer.parameters for layer in model.layers), []
-    of = {(profile.device, profile.micro_batch): profile.costs for profile in model.profiles}
-    for kind in own.teams.kinds:
-        for size in own.teams.sizes:
-            costs = of.get((kind.name, size))
-            if costs is None:
-                found += [MISSING] * (6 + own.teams.again)
-                continue
-            found += [sum(each.forward + each.backward for each in costs), parameters]
-            found += [sum(getattr(each, name) for each in costs) for name in ("update", "saved", "output")]
-            found += [max(each.workspace for each in costs)]
-            if own.teams.again:
-                found += [sum(2 * each.forward + each.backward for each in costs)]
-    return np.array(found, np.int64)
 
 
 def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerWords]:

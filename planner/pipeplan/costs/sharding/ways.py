@@ -5,7 +5,7 @@ the choices of words that no other one dominates are compared (`LayerWays.figure
 words of one of them are worth searching unless others are at least as good for all kinds and sizes. Layers that share
 weights split them alike.
 Ways of unlike layers are combined; where these are too many, ways that are nearly as good as another one of their layer
-are left out.
+are left out. So are combinations that are nearly as good as another one between the same layouts (`alike`).
 
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
@@ -13,7 +13,7 @@ Tensors between layers are whole on every device, or all those that can be are s
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, pairwise, product
+from itertools import chain, count, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
 from pipeplan.core.words import WHOLE, LayerWords, Layout, Letter, Word, splits
+from pipeplan.costs.sharding.alike import figures, unlike
 from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import (
@@ -50,6 +51,9 @@ PREFERRED = (0, 2, 3, 4)
 """Figures by which ways are combined if they never are: time of a micro-batch, parameters, saved bytes, and where
 layers may be recomputed the time with another forward."""
 
+NEARLY = 4096
+"""A way is left out if another one takes no figure of the model more by over one part in so many."""
+
 Figures = tuple[int, ...]
 """Sums of `LayerWays.figures` over layers, bytes in `PARTS` of theirs; on each kind for each micro-batch size."""
 Alike = list[tuple[int, LayerWays]]
@@ -76,14 +80,15 @@ class TeamWays:
         ``tokens``: also those with parts of the tokens between layers.
         """
         names = {layer.operators: None for layer in self.model.layers if layer.operators}
-        number = 0
+        numbers = count()
         for layout, passes in self._between if tokens else self._between[:1]:
             choices = {name: self._worthwhile(name, layout, passes) for name in names}
             every = _AllLayers(self, layout, passes)
-            for main in chain(*map(self._together, _with_and_without(choices))):
-                if every.possible(main) and every.splits(main):
-                    yield every.way(main, number)
-                    number += 1
+            together = chain(*map(self._together, _with_and_without(choices)))
+            found = [every.way(main, 0) for main in together if every.possible(main) and every.splits(main)]
+            for k in unlike([figures(model, self.teams) for _, model in found], [], NEARLY):
+                split, model = found[k]
+                yield replace(split, number=next(numbers)), model
 
     def way(self, main: Mapping[str, MainWords], tokens: bool = False) -> tuple[Split, Model]:
         """Return a way with given main words by graph, and the costs of a device; ``tokens``: with parts of them."""
@@ -293,6 +298,7 @@ class _AllLayers:
     def way(self, main: Mapping[str, MainWords], number: int) -> tuple[Split, Model]:
         """Return a way, and the model whose layers have the parameters and the costs of one device, as profiles."""
         teams, model = self._teams, self._model
+        teams.check()
         profiles, words = [], dict[tuple[str, int], tuple[LayerWords, ...]]()
         for kind, size in self._places:
             costs, own = self._on(kind, size, main)

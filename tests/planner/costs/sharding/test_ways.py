@@ -11,6 +11,7 @@ from helpers.instances import equal_devices
 from helpers.operators import attention_block, block, of_many_tokens, perceptrons
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import OperatorGraph
+from pipeplan.costs.sharding.alike import figures
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, KEEPS, LayerWays
 from pipeplan.costs.sharding.layouts import ends_of
@@ -133,3 +134,15 @@ def test_the_time_limit_ends_the_search_for_ways_of_a_single_layer() -> None:
     late = LayerWays(layer.problem, False, Clock(Limits(time=-1)))
     with pytest.raises(OutOfTimeError):
         list(late.undominated({}))
+
+
+def test_ways_that_are_left_out_gain_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each combination there is one that takes no figure more by over a half, between the same layouts."""
+    ways = ways_of(attention_block(), 10**8)
+    monkeypatch.setattr("pipeplan.costs.sharding.ways.NEARLY", 2)
+    some = [(split.passes, figures(model, ways.teams)) for split, model in ways.ways()]
+    monkeypatch.setattr("pipeplan.costs.sharding.ways.unlike", lambda rows, *_: range(len(rows)))
+    every = [(split.passes, figures(model, ways.teams)) for split, model in ways.ways()]
+    assert len(some) < len(every)
+    for passes, row in every:
+        assert any(other == passes and (one <= row + row // 2).all() for other, one in some)
