@@ -1,42 +1,41 @@
 """Mutations of the prices of frozen weights that the referee must notice."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.noticed import noticed
 from pipeplan.costs.chain import SharedWeights
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.sharded import Units
 from referee import questions
-from referee.bridge import ask
-from referee.questions import question
-from referee.verdict import judge
-
-ASKED = 300
-"""Questions among which one has to bring it to light."""
 
 
-def noticed(level: int, ties: bool = False, above: bool = False) -> str:
-    """The disagreements on the first question about frozen weights that has some, on two replicas or two stages.
+def shared(document: dict[str, Any]) -> bool:
+    """Layers share frozen weights."""
+    return any(tie.get("frozen") for tie in document["model"].get("ties", ()))
 
-    ``above``: of which some are above all that is trained.
-    """
-    for number in range(ASKED):
-        document = question(number)
-        layers, own = document["model"]["layers"], document["model"].get("ties", ())
-        suits = any(layer.get("frozen") for layer in layers) and ties == any(tie.get("frozen") for tie in own)
-        if not suits or (above and (layers[0]["parameters"] or not layers[0].get("frozen") or own)):
-            continue
-        document["job"] = {"batch": 4, "micro_batches": [4], "extrapolate": True, "zero": [level]}
-        document["job"] |= {"depths": [2]} if ties else {"replicas": [2], "depths": [1]}
-        document["solve"] |= {"gap": 0.0, "time_limit": 60.0, "backend": "cpsat"}
-        for kind in document["cluster"]["devices"].values():
-            kind.pop("memory", None)
-        faults = judge(document, ask(document), exact=False).faults
-        if faults:
-            return "; ".join(faults)
-    pytest.fail("nobody noticed")
+
+def frozen(document: dict[str, Any]) -> bool:
+    """Some layers have frozen weights, which none shares."""
+    return any(layer.get("frozen") for layer in document["model"]["layers"]) and not shared(document)
+
+
+def frozen_above(document: dict[str, Any]) -> bool:
+    """Some of them are above all that is trained."""
+    first = document["model"]["layers"][0]
+    return bool(first.get("frozen") and not first["parameters"] and not document["model"].get("ties"))
+
+
+def at(level: int, document: dict[str, Any], parts: str = "replicas") -> None:
+    """Two replicas, or stages, at a level of ZeRO, without limits."""
+    document["job"] = {"batch": 4, "micro_batches": [4], "extrapolate": True, "zero": [level]}
+    document["job"] |= {"depths": [2]} if parts == "stages" else {"replicas": [2], "depths": [1]}
+    document["solve"] |= {"gap": 0.0, "time_limit": 60.0, "backend": "cpsat"}
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +48,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_frozen_weights_without_bytes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what is not trained took no memory."""
     monkeypatch.setattr(Kept, "frozen", lambda own, kind: 0 * own.parameters(kind))
-    assert "bytes" in noticed(0)
+    assert "bytes" in noticed(frozen, partial(at, 0))
 
 
 def test_frozen_weights_with_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,33 +56,33 @@ def test_frozen_weights_with_gradients_are_noticed(monkeypatch: pytest.MonkeyPat
     gradients = Kept.gradients
     wrong = lambda own, kind, replicas: gradients(own, kind, replicas) + own.frozen(kind)  # noqa: E731
     monkeypatch.setattr(Kept, "gradients", wrong)
-    assert "bytes" in noticed(1)
+    assert "bytes" in noticed(frozen, partial(at, 1))
 
 
 def test_frozen_weights_that_stay_whole_at_level_3_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if level 3 shared out no more than what is trained."""
     monkeypatch.setattr(Kept, "frozen_kept", lambda own, kind, replicas: own.frozen(kind))
-    assert "bytes" in noticed(3)
+    assert "bytes" in noticed(frozen, partial(at, 3))
 
 
 def test_frozen_weights_that_nobody_gathers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the gathers of level 3 carried parameters only."""
     units = Kept.units
     monkeypatch.setattr(Kept, "units", lambda own, kind, frozen=False: units(own, kind))
-    assert "the step takes" in noticed(3)
+    assert "the step takes" in noticed(frozen, partial(at, 3))
 
 
 def test_frozen_weights_that_are_summed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if gradients of frozen weights were summed at level 3."""
     units = Kept.units
     monkeypatch.setattr(Kept, "units", lambda own, kind, frozen=False: units(own, kind, own.job.level == 3))
-    assert "the step takes" in noticed(3)
+    assert "the step takes" in noticed(frozen, partial(at, 3))
 
 
 def test_backwards_of_nothing_that_gather_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if frozen layers above all that is trained were gathered for a backward."""
     monkeypatch.setattr(Kept, "returns", lambda own, kind, backward: np.ones(len(backward), bool))
-    assert noticed(3, above=True)
+    assert noticed(frozen_above, partial(at, 3))
 
 
 def test_gathers_without_buffers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +93,10 @@ def test_gathers_without_buffers_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
         return with_buffers(own, workspace, replicas, at_once, every)
 
     monkeypatch.setattr(Units, "with_buffers", wrong)
-    assert "bytes" in noticed(3)
+    assert "bytes" in noticed(frozen, partial(at, 3))
 
 
 def test_copies_of_frozen_weights_without_bytes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a stage could read what another one has."""
     monkeypatch.setattr(SharedWeights, "resident", property(lambda own: 2 * own.parameters + own.optimizer))
-    assert "peaks" in noticed(0, ties=True)
+    assert "peaks" in noticed(shared, partial(at, 0, parts="stages"))

@@ -36,7 +36,7 @@ def test_layers_without_parameters_beside_no_buffers_are_noticed(monkeypatch: py
         return np.where(own.reaching > 0, with_buffers(own, workspace, *rest), workspace)
 
     monkeypatch.setattr(Units, "with_buffers", wrong)
-    assert "bytes" in noticed(some_are_bare, in_shards)
+    assert "bytes" in noticed(some_are_bare, in_shards, first=76)
 
 
 def tight(document: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def tight(document: dict[str, Any]) -> None:
 def test_saved_bytes_beside_the_sum_of_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a recomputed layer had its saved bytes until its gradients are summed."""
     monkeypatch.setattr(LayerTables, "again", property(lambda own: own.saved + own.workspace))
-    assert noticed(lambda document: True, tight)
+    assert noticed(lambda document: True, tight, first=2)
 
 
 def test_latencies_that_slow_computation_down_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_latencies_that_slow_computation_down_are_noticed(monkeypatch: pytest.Mo
         return Passes(own.forward, own.backward, own.gather, own.gather_again, own.reduce, own.every, own.speed)
 
     monkeypatch.setattr(Prices, "passes", wrong)
-    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), slowed)
+    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), slowed, first=9)
 
 
 def tied_over_kinds(document: dict[str, Any]) -> bool:
@@ -112,7 +112,7 @@ def on_a_fast_network(document: dict[str, Any]) -> None:
 def test_rings_without_the_links_inside_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if replicas in a node did not send to each other."""
     monkeypatch.setattr(network, "slowest", lambda *links: links[0])
-    assert "the step takes" in noticed(lambda document: True, on_a_fast_network)
+    assert "the step takes" in noticed(lambda document: True, on_a_fast_network, first=12)
 
 
 def meshes_on_a_fast_network(document: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def test_axes_without_the_links_inside_nodes_are_noticed(monkeypatch: pytest.Mon
     """As if rings along an axis over nodes passed the network only."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(shapes, "slowest", lambda *links: links[-1])
-    assert noticed(lambda document: not document["model"].get("ties"), meshes_on_a_fast_network)
+    assert noticed(lambda document: not document["model"].get("ties"), meshes_on_a_fast_network, first=91)
 
 
 def large_shares(document: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ def large_shares(document: dict[str, Any]) -> None:
 def test_shares_that_arrive_in_smaller_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if others sent half as many numbers at once."""
     monkeypatch.setattr(import_module("pipeplan.costs.kept"), "AT_ONCE", 2**19)
-    assert "bytes" in noticed(lambda document: not document["model"].get("ties"), large_shares)
+    assert "bytes" in noticed(lambda document: not document["model"].get("ties"), large_shares, first=39)
 
 
 def with_two_ties(document: dict[str, Any]) -> None:
@@ -160,4 +160,4 @@ def test_second_ties_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPa
     """As if a stage summed nothing for a copy beside its own weights that others copy."""
     copied = SharedWeights.copied
     monkeypatch.setattr(SharedWeights, "copied", lambda own, a, b: own.layers[0] == 0 and copied(own, a, b))
-    assert noticed(lambda document: len(document["model"]["layers"]) == 3, with_two_ties)
+    assert noticed(lambda document: len(document["model"]["layers"]) == 3, with_two_ties, first=44)
