@@ -166,9 +166,12 @@ class MeshTeams(MeshMembers):
 
     def _takes(self, layout: Layout, can: tuple[bool, ...], size: int) -> bool:
         """Whether what passes between layers can have a layout at a micro-batch size."""
-        named = {layer.operators for layer, passes in zip(self.teams.model.layers, can, strict=True) if passes}
-        graphs = [self.graph(name, size) for name in named]
-        return all(self._fits(graph, graph.outputs, layout) for graph in graphs)
+        pairs = zip(pairwise(layer.operators for layer in self.teams.model.layers), can, strict=False)
+        graphs = [[self.graph(name, size) for name in names] for names in {names for names, passes in pairs if passes}]
+        return all(
+            self._fits(before, before.outputs, layout) and self._fits(after, tuple(after.inputs), layout)
+            for before, after in graphs
+        )
 
     def _best_passes(
         self, layout: Layout, can: tuple[bool, ...], kind: DeviceKind, size: int, rows: NDArray[np.int64], keeps: bool

@@ -171,6 +171,20 @@ def test_one_stage_splits_samples_of_one_layer_and_the_weights_of_another(tmp_pa
     assert Plan.load(tmp_path / "plan.json") == found.plan
 
 
+def test_layers_take_only_as_many_parts_as_they_have_samples() -> None:
+    """What is split along rows by the layer before is not where the next one has a single sample in that dimension."""
+    images = _images("images", 40, 40_000, 4)
+    (own,) = images.operators
+    rows = replace(own, loops={"row": 4}, reads={"input": ("row", "in")}, makes=("row", "out"))
+    model = perceptrons(2)
+    layers = tuple(
+        replace(own, operators=name, parameters=40) for own, name in zip(model.layers, ("rows", "images"), strict=True)
+    )
+    model = replace(model, layers=layers, operators={"rows": replace(images, operators=(rows,)), "images": images})
+    (meshes,) = MeshTeams.of(Teams(model, equal_devices(2, link=Link(10**9, 1)), 2, (1, 2), "adam", False), 2, 1)
+    assert {meshes.possible(way) for way in meshes.ways() if any(way.passes)} == {(2,)}
+
+
 def test_teams_may_be_meshes_only() -> None:
     """Matrices of two by two: four devices split them along two axes, and planners of one axis have no such team."""
     found = solve(perceptrons(graph=pair(2, 2)), pairs(), 4, teams=(4,), depths=(1,), workers=1)
