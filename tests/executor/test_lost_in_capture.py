@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from itertools import count, cycle
 from unittest.mock import patch
 
 import pytest
@@ -92,18 +93,20 @@ def test_a_profile_says_which_loss_is_no_mean(build: object, said: str) -> None:
 
 
 class Remembers(nn.Module):
-    """A layer that counts in a buffer, an attribute and a list, draws numbers of its own, and reads all of them."""
+    """A layer that counts in a buffer, an attribute, a list and iterators, draws numbers of its own, and reads all."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mix, self.calls, self.log, self.numbers = nn.Linear(6, 6), 0, [], random.Random(3)
+        self.turns = zip(count(1), cycle((1, 2, 5)), strict=False)
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         self.count.add_(1)
         self.log.append(self.calls)
-        return torch.tanh(self.mix(x)) * self.calls * self.count.clone() * sum(self.log) * self.numbers.random()
+        drawn = self.numbers.random() * sum(next(self.turns))
+        return torch.tanh(self.mix(x) * self.calls + sum(self.log) + drawn) * self.count.clone()
 
 
 def test_recomputed_layers_begin_with_the_state_of_their_forward() -> None:

@@ -91,7 +91,8 @@ def _copy_of(value: Any, memo: dict[int, tuple[Any, Any]], depth: int) -> Any:
     """Return a copy of a value, which holds copies of what it holds."""
     if isinstance(value, torch.Generator):
         return value.clone_state()
-    if isinstance(value, random.Random) or hasattr(value, "bit_generator") or hasattr(value, "get_state"):
+    deep = isinstance(value, random.Random | Iterator)  # what an iterator goes through goes on with it
+    if deep or hasattr(value, "bit_generator") or hasattr(value, "get_state"):
         return copy.deepcopy(value)
     if isinstance(value, tuple):
         parts = [_copied(part, memo, depth) for part in value]

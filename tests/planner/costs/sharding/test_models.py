@@ -16,9 +16,12 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.core.operators import INPUT, SAMPLE, Operator, OperatorGraph, Weight
+from pipeplan.core.words import UNSPLIT, Letter, Word
 from pipeplan.costs.sharding.clusters import mesh_of, meshes_of
+from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.frontiers import over_meshes
 from pipeplan.costs.sharding.joined import joined_layers
+from pipeplan.costs.sharding.prices import tied_costs
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.products import products
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -213,6 +216,20 @@ def test_shared_weights_lie_alike() -> None:
             for name in ("l0", "l2")
         ]
         assert splits[0] == splits[1]
+
+
+def test_a_shared_weight_is_summed_along_the_axes_of_both_uses() -> None:
+    """Each use has parts along another axis: one sum along both takes 32 + 32 + 32 ns, the first use's own is 64 ns."""
+    weight = Weight("table", ("out", "in"), 64, shared=True)
+    use = replace(linear("map", INPUT, 8, 8), weights=(weight,), loops={"token": 10, "out": 8, "in": 8})
+    split, whole = Letter("token"), Letter(UNSPLIT)
+    mesh = Mesh((2, 2), (Link(10**9),) * 2)
+
+    def more(one: Word, other: Word) -> int:
+        return int(tied_costs(weight, weight, ((use, one), (use, other)), mesh)[COORDINATES.index("summed")])
+
+    assert more((split, whole), (whole, split)) == 96 - 64
+    assert more((split, whole), (split, whole)) == more((split, split), (whole, split)) == 0
 
 
 def test_layers_without_operators_are_whole_and_named() -> None:

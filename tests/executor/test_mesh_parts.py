@@ -1,0 +1,123 @@
+"""What one process of a mesh does with its parts: of tables, of masks, of sums and of gathered weights."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product as combinations
+from threading import Barrier
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeplan.core.cluster import Link
+from pipeplan.core.operators import TOKEN
+from pipeplan.core.words import BY_HEADS, BY_KEYS, PARTIAL, UNSPLIT, WHOLE, Letter, Word
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.frontend.operators.record import Call
+from pipeplan_executor.sharding.kernels import ON_CPU
+from pipeplan_executor.sharding.mesh import attention, gradients, weights
+from pipeplan_executor.sharding.mesh.products import Part, product
+from pipeplan_executor.sharding.mesh.weights import Cut, MeshWeight
+
+Run = Callable[[Any], Any]
+
+
+def on_all(sizes: tuple[int, ...], module: Any, run: Run, patch: pytest.MonkeyPatch) -> dict[tuple[int, ...], Any]:
+    """Run a function on every process of a mesh, here threads, with the collectives that a module calls."""
+    places, parts = list(combinations(*map(range, sizes))), dict[tuple[int, ...], Tensor]()
+    barrier = Barrier(len(places))
+
+    def along(part: Tensor, axes: Any, axis: int, before: int, after: int, _groups: object) -> Tensor:
+        parts[axes.places] = part
+        barrier.wait(60)
+        row = [parts[*axes.places[:axis], n, *axes.places[axis + 1 :]] for n in range(sizes[axis])]
+        barrier.wait(60)
+        if before != PARTIAL:
+            return torch.cat(row, before)
+        total = torch.stack(row).sum(0)
+        return total if after == WHOLE else total.chunk(sizes[axis], after)[axes.places[axis]]
+
+    patch.setattr(module, "along", along)
+    mesh = Mesh(sizes, (Link(10**9),) * len(sizes))
+    with ThreadPoolExecutor(len(places)) as pool:
+        made = pool.map(lambda place: run(SimpleNamespace(sizes=sizes, places=place, priced=mesh)), places)
+        return dict(zip(places, made, strict=True))
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2), (1,)])
+def test_gradients_are_summed_along_several_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is scattered along axes one after the other is gathered the other way round: each number keeps its place."""
+    sizes = (2, 2, 2)
+    drawn = {place: torch.randn(3, 5) for place in combinations(*map(range, sizes))}
+    parameter = nn.Parameter(torch.empty(3, 5))
+
+    def run(own: Any) -> Tensor:
+        mine = drawn[own.places].clone()
+        gradients.MeshGradients(own, {parameter: axes}).sum([(parameter, mine)])
+        return mine
+
+    for place, found in on_all(sizes, gradients, run, monkeypatch).items():
+        same = [other for other in drawn if all(k in axes or other[k] == place[k] for k in range(3))]
+        assert torch.allclose(found, sum(drawn[other] for other in same), atol=1e-5)
+
+
+@pytest.mark.parametrize("dimensions", [(0, 0), (0, 1), (1, 1)])
+def test_weights_are_gathered_along_several_axes(dimensions: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The innermost axis first; the sum of their gradients is scattered the other way round."""
+    cuts = tuple(Cut(axis, dimension, gathered=True) for axis, dimension in enumerate(dimensions))
+    weight, whole = MeshWeight("w", "map", (4, 4), cuts, (WHOLE, WHOLE), ()), torch.randn(4, 4)
+    drawn = {place: torch.randn(4, 4) for place in combinations(range(2), range(2))}
+
+    def kept(tensor: Tensor, place: Sequence[int]) -> Tensor:
+        for axis, dimension in enumerate(dimensions):
+            tensor = tensor.chunk(2, dimension)[place[axis]]
+        return tensor
+
+    def run(own: Any) -> tuple[Tensor, Tensor]:
+        return weight.whole(kept(whole, own.places), own), weight.scattered(drawn[own.places], own)
+
+    total = torch.stack([*drawn.values()]).sum(0)
+    for place, (found, gradient) in on_all((2, 2), weights, run, monkeypatch).items():
+        assert torch.equal(found, whole)
+        assert torch.allclose(gradient, kept(total, place), atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 3, 7])
+def test_padding_has_no_gradient_in_split_tables(padding: int) -> None:
+    """Whichever process has the row: gradients of the parts are those of the whole table."""
+    whole = nn.Parameter(torch.randn(8, 5))
+    numbers = torch.arange(8).repeat(2)
+    made = functional.embedding(numbers, whole, padding)
+    made.square().sum().backward()
+    call = Call(
+        torch.ops.aten.embedding.default, (whole, numbers, padding), {}, (whole, numbers), (True, False), (made,)
+    )
+    parts = [nn.Parameter(rows.detach().clone()) for rows in whole.chunk(2)]
+    given = Part(numbers, numbers)
+    rows = [
+        product(call, [Part(own, own.detach(), parameter=own), given], 4 * place, True, None)[0]
+        for place, own in enumerate(parts)
+    ]
+    torch.stack(rows).sum(0).square().sum().backward()
+    assert torch.equal(torch.cat([own.grad for own in parts if own.grad is not None]), whole.grad)
+
+
+def test_masks_have_the_rows_of_all_tokens_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along axes by heads a process has the queries of all tokens, so their rows; along others those of its tokens."""
+    query, mask = torch.randn(1, 2, 4, 3), torch.zeros(1, 1, 4, 4)
+    asked: dict[int, Word] = {}
+
+    def operand(tensor: Tensor, word: Word) -> Tensor:
+        asked[id(tensor)] = word
+        return tensor
+
+    monkeypatch.setattr(attention, "_Attention", SimpleNamespace(apply=lambda *given: given[0]))
+    keys = Letter(TOKEN, by=BY_KEYS)
+    given = (query, query.clone(), query.clone(), mask)
+    call = Call(ON_CPU, given[:3], {"attn_mask": mask}, given, (True, True, True, False), (query,))
+    word: Word = (keys, Letter(TOKEN, by=BY_HEADS))
+    attention.attention(call, operand, SimpleNamespace(), word)  # type: ignore[arg-type]
+    assert [asked[id(tensor)] for tensor in given] == [word, word, word, (keys, Letter(UNSPLIT))]
