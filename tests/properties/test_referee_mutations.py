@@ -35,8 +35,7 @@ from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.splits import LEAN
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, Step
-from pipeplan.search.nodes import aggregate_problem as layouts
-from pipeplan.search.nodes import shapes
+from pipeplan.search.nodes import aggregate_problem, layouts, shapes
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
@@ -148,8 +147,10 @@ def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callabl
     monkeypatch.setattr(space, "FEW", 0)
     monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # they price no layouts
-    rings = layouts._rings
-    monkeypatch.setattr(layouts, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)])
+    rings = aggregate_problem._rings
+    monkeypatch.setattr(
+        aggregate_problem, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)]
+    )
     assert "above the optimum" in noticed(aggregated, replicated, first=84)
 
 

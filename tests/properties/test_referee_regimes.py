@@ -10,7 +10,7 @@ import pytest
 from pipeplan.costs.collectives import Ring
 from pipeplan.search.any_order import AnyOrderNode
 from pipeplan.search.graph.node import GraphNode
-from pipeplan.search.nodes import aggregate_problem as layouts
+from pipeplan.search.nodes import layouts
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode

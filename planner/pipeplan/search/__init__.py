@@ -22,7 +22,7 @@ __all__ = ["enumerates_groups", "joined_nodes", "mixed_nodes", "root_nodes", "se
 
 
 def enumerates_groups(space: Space) -> bool:
-    """Return True if the search enumerates all device groups; else it searches those of `nodes.aggregate_problem`."""
+    """Return True if the search enumerates all device groups; else it searches those of `nodes.layouts`."""
     return _lists_shapes(space) or space.few or space.job.order is Order.GIVEN
 
 
@@ -61,41 +61,32 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             yield RemainingGroupsNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return
-    from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule  # only larger clusters need it
-    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
-
     yield from _first_plans(space)
+    yield from _aggregate_nodes(space)
+
+
+def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
+    """Yield the root nodes of all mixes: aggregate nodes of pooled layouts."""
+    if space.ways != ():
+        yield from _aggregate_nodes(space)
+
+
+def _aggregate_nodes(space: Space) -> Iterator[Node]:
+    """Yield the aggregate nodes of all layouts, for each kind of families."""
+    from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule  # only larger clusters need it
+    from pipeplan.search.nodes.layouts import layout_lower_bound, layouts
+
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
-    covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large nodes solve it alone
+    covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so it is solved alone
     for size in space.sizes:
         bounds = {layout: layout_lower_bound(space, size, layout) for layout in layouts(space, space.job.batch // size)}
         small = all(layout.small(layers) for layout in bounds)
         for each in kinds:
             for layout, least in bounds.items():
-                if least is not None and (each or not covered or layout.small(layers)):
+                if least is not None and (each or not covered or layout.by_family(layers)):
                     targets = None if small else TargetSchedule()
                     yield AggregateNode(least, space, layout, size, each, targets=targets)
-
-
-def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
-    """Yield the root nodes of all mixes: one for each micro-batch size, or for each row of modes if these are few."""
-    from pipeplan.search.nodes.mixed import MixedNode, MixedRowNode, few_rows
-    from pipeplan.search.nodes.mixed_problem import mixed_layouts
-
-    own = space.space
-    if space.ways == ():
-        return
-    kinds = sorted({alternates(name) for name in own.schedules}, reverse=True)
-    covered = True in kinds and own.phased  # 1F1B's problem bounds the others too
-    for size in own.sizes:
-        for layout in mixed_layouts(space, own.job.batch // size):
-            rows = few_rows(space, layout)
-            if rows is not None:
-                yield from (MixedRowNode.of(space, modes, size) for modes in rows)
-                continue
-            for each in kinds[:1] if covered else kinds:
-                yield MixedNode(space.lower_bound(size), space, layout, size, each)
 
 
 def joined_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -109,8 +100,8 @@ def joined_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
 def _first_plans(space: Space) -> Iterator[Node]:
     """Yield the nodes that only find plans, unless the cluster is so large that each takes seconds."""
     from pipeplan.search.nodes.aggregate import MOST_ESTIMATED
-    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, packed_layouts
     from pipeplan.search.nodes.first_plans import FirstPlansNode
+    from pipeplan.search.nodes.layouts import layout_lower_bound, packed_layouts
 
     if len(space.cluster.devices) > MOST_ESTIMATED:
         return

@@ -39,15 +39,12 @@ class Regimes:
     graph_modes: Threshold = Threshold(32, "each class with each number of replicas is a mode of the problem")
     any_order_groups: Threshold = Threshold(2_000, "device groups under any order are a joint search each")
     first_plans_devices: Threshold = Threshold(1_024, "a simulation takes seconds, so first plans delay the targets")
-    # Aggregate nodes: `nodes.aggregate_problem`.
+    # Aggregate nodes: `nodes.layouts`.
     tree_units: Threshold = Threshold(16, "a tree over all device groups solves an allocation problem per node")
     tree_cells: Threshold = Threshold(2**16, "layers x units x widths of each problem of such a tree")
     layout_units: Threshold = Threshold(64, "usages of an unequal layout: larger units, fewer replica numbers")
     layout_cells: Threshold = Threshold(2**19, "layers x units x widths of an unequal layout's programme")
-    # Teams of unlike sizes: `nodes.mixed`, `nodes.mixed_problem`, `space.mixed`.
-    mixed_rows: Threshold = Threshold(256, "rows of modes are nodes of their own")
-    mixed_units: Threshold = Threshold(64, "the usages of the problem of all mixes")
-    mixed_kinds: Threshold = Threshold(2, "a large node joins ways to split teams of one size to these")
+    # Teams of unlike sizes: `space.mixed`.
     mixed_fillings: Threshold = Threshold(512, "every way to fill the nodes is tried for a row that may be the best")
     # Below device groups: `nodes.family`, `space.in_flight`, `search.evaluate`.
     listed_counts: Threshold = Threshold(8, "in-flight counts of a box are nodes of their own")

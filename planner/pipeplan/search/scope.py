@@ -25,7 +25,7 @@ from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 
 if TYPE_CHECKING:
-    from pipeplan.search.nodes.aggregate_problem import Layout
+    from pipeplan.search.nodes.layouts import Layout
 
 
 EXPERT = re.compile(r"[Ee]xpert|[Mm]ixture|[Mm]ixtral|M[Oo][Ee]|Moe|(?<![A-Za-z])moe(?![a-z])")
@@ -91,10 +91,10 @@ def _mixes(spaces: Spaces) -> str:
         return f"{alone} mixes" if alone > 1 else "1 mix"
     for own in spaces.mixed:
         if own.ways is None:
-            from pipeplan.search.nodes.mixed_problem import mixed_layouts  # only larger clusters need it
+            from pipeplan.search.nodes.layouts import layouts  # only larger clusters need it
 
-            each = [mixed_layouts(own, own.space.job.batch // size) for size in own.space.sizes]
-            taken = max((layout.devices for row in each for layout in row), default=1)
+            each = [layouts(own, own.job.batch // size) for size in own.sizes]
+            taken = max((layout.taken for row in each for layout in row), default=1)
             of = f"a multiple of {taken} devices each, " * (taken > 1)
             return f"{of}bounded for all ways to fill the nodes, sought in some of them"
         if own.ways:
@@ -236,7 +236,7 @@ class Scope:
         """The layouts that stand for the device groups, where these are too many to enumerate; else None."""
         if enumerates_groups(self.space):
             return None
-        from pipeplan.search.nodes.aggregate_problem import layouts  # only larger clusters need it
+        from pipeplan.search.nodes.layouts import layouts  # only larger clusters need it
 
         return tuple(each for size in self.space.sizes for each in layouts(self.space, self.job.batch // size))
 

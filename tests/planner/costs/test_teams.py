@@ -241,7 +241,7 @@ def test_mixes_share_out_no_gradients() -> None:
         assert {each.job.zero for each in found if isinstance(each, TeamQuestion)} == alike
         assert {each.job.zero for each in found if isinstance(each, MixedQuestion)} == mixed
     spaces = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True))
-    assert [tuple(space.job.level for space in own.spaces) for own in spaces.mixed] == [(0, 1)]
+    assert [tuple(space.job.level for space in own.levels) for own in spaces.mixed] == [(0, 1)]
     orders = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True, schedules=("any",)))
     assert {own.levels for split, own in orders.teams.items() if isinstance(split, Mix)} == {(0, 1)}
 

@@ -25,7 +25,8 @@ from pipeplan.costs.network import least_together, together
 from pipeplan.costs.pricing import price
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.io.text import yaml_text
-from pipeplan.search.nodes.aggregate_problem import allocation_problem, layouts
+from pipeplan.search.nodes.aggregate_problem import allocation_problem
+from pipeplan.search.nodes.layouts import layouts
 from pipeplan.search.result import as_json
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import simulate

@@ -12,7 +12,8 @@ from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
-from pipeplan.search.nodes import aggregate_problem as layouts
+from pipeplan.search.nodes import layouts
+from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.space import space
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import makespan
@@ -55,7 +56,7 @@ def test_no_layout_is_bounded_above_what_is_simulated(sends, overlap, name):
     cluster = equal_devices(4, link=Link(10**9, 3), overlap=overlap)
     own = Space(model, cluster, Job(batch=5, replicas=(1,), micro_batches=(5,)))
     (layout,) = layouts.packed_layouts(own, 5)
-    problem = layouts.allocation_problem(own, 1, layout, alternating=True)
+    problem = allocation_problem(own, 1, layout, alternating=True)
     for cuts in (c for k in range(4) for c in combinations((1, 2, 3), k)):
         edges = (0, *cuts, 4)
         depth = len(edges) - 1

@@ -13,7 +13,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.io.load import load_cluster, load_model
-from pipeplan.search.nodes.aggregate_problem import layouts, packed_layouts
+from pipeplan.search.nodes.layouts import layouts, packed_layouts
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve

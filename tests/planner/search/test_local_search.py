@@ -20,7 +20,7 @@ from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
 from pipeplan.search.local_search import LocalSearch, pool
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
-from pipeplan.search.nodes import aggregate_problem
+from pipeplan.search.nodes import layouts
 from pipeplan.search.result import Result
 from pipeplan.search.space import space as spaces
 from pipeplan.search.space.spaces import Spaces
@@ -134,8 +134,8 @@ def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
     for module, name in (
         (spaces, "FEW"),
         (spaces, "PAIRS"),
-        (aggregate_problem, "SMALL"),
-        (aggregate_problem, "SMALL_CELLS"),
+        (layouts, "SMALL"),
+        (layouts, "SMALL_CELLS"),
     ):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)

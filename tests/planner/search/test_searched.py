@@ -14,7 +14,7 @@ from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
-from pipeplan.search.nodes.aggregate_problem import layouts
+from pipeplan.search.nodes.layouts import layouts
 from pipeplan.search.scope import Scope
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve

@@ -16,7 +16,7 @@ from pipeplan.core.wording import counted
 from pipeplan.schedules import Family
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
-from pipeplan.search.nodes.aggregate_problem import layouts
+from pipeplan.search.nodes.layouts import layouts
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.device_groups import Mode, Modes, arrange, placements, same_places

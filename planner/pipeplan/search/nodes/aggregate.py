@@ -15,19 +15,20 @@ A large node is first solved for values far below the incumbent, then for values
 It takes little time to exclude much better values, and the bound of all nodes rises with the least one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from pipeplan.core.cluster import StageDevices
 from pipeplan.core.job import SHARDED
 from pipeplan.core.splits import Mix
 from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
-from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
+from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import submit
+from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import Modes
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.space import Placed, Space
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
 from pipeplan_formulations.common.clock import Clock
@@ -146,7 +147,8 @@ class AggregateNode(Node):
     def covers(self) -> bool:
         """True if the node is 1F1B's and bounds the other families too, so that these need no other node."""
         others = [each for each in self.space.families if not each.alternates]
-        return self.alternating and not self.small and bool(others) and self.space.phased
+        whole = not self.layout.by_family(len(self.space.model.layers))
+        return self.alternating and whole and bool(others) and self.space.phased
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -158,7 +160,7 @@ class AggregateNode(Node):
     @property
     def turn(self) -> Turn:
         """Until a plan for equal layouts, which find one soonest."""
-        if self.last or self.slice > FIRST_SLICE or len(self.layout.widths) > 1:
+        if self.last or self.slice > FIRST_SLICE or self.layout.unequal:
             return Turn.BY_BOUND
         return Turn.UNTIL_A_PLAN
 
@@ -187,9 +189,8 @@ class AggregateNode(Node):
         """
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
-        if not self.estimated and len(self.space.cluster.devices) <= MOST_ESTIMATED:
-            self._estimate(search, problem, Clock(Limits(slice_)))
-            return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
+        if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
+            return self._estimate(search, problem, Clock(Limits(slice_)))
         target = self._target(search)
         report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
@@ -203,14 +204,17 @@ class AggregateNode(Node):
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         value = report.objective or 0
-        groups = self._submit(search, problem, report.solution, value)
+        rows = (self._submit(search, own, problem, report.solution, value) for own in self.space.chosen(self.size))
+        found = list(chain.from_iterable(rows))
+        if search.fathoms(self.bound):
+            return Step.leave(self.bound)
         # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
         missed = target.cutoff is not None and value >= target.cutoff
         if unfinished and (missed or search.left > FIRST_SLICE):
             return Step.split([self])
-        if not unfinished and (groups is None or search.value is None):  # not a plan; other solutions may be one
+        if not unfinished and (not found or search.value is None):  # not a plan; other solutions may be one
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
             # At or above the cutoff, the schedule goes on by itself.
@@ -218,49 +222,60 @@ class AggregateNode(Node):
                 self.targets.passed()
             return Step.split([self])
         # After the last target only the best device groups are searched further, and GPipe by itself.
-        nodes: list[Node] = []
-        if groups is not None:
-            nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size, self.alternating))
+        nodes = self._open(found, self.alternating)
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
 
-    def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> None:
+    def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
         """Raise the bound by the furthest-end programme, and simulate its allocations.
 
         Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
-        plans sooner than tiles.
+        plans sooner than tiles. For large pooled layouts that is all, but for the device groups found.
         """
         self.estimated = True
         programme = FurthestEnd(problem, clock)
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
         self.bound = programme.lower_bound(self.bound, high, accuracy)
-        if search.fathoms(self.bound) or (search.value is not None and len(self.layout.widths) == 1):
-            return
-        for stages in programme.allocations(self.bound, high, accuracy):
-            self._submit(search, problem, stages, self.bound)
+        if search.fathoms(self.bound):
+            return Step.leave(self.bound)
+        pooled, found = self.layout.pooled, list[Placed]()
+        for space in self.space.chosen(self.size) if pooled or search.value is None or self.layout.unequal else ():
+            if space is not self.space:
+                problem = allocation_problem(space, self.size, self.layout, self.alternating)
+                programme = FurthestEnd(problem, clock)
+            for stages in programme.allocations(self.bound, high, accuracy):
+                found += self._submit(search, space, problem, stages, self.bound)
+        bounded_only = pooled and not self.small
+        return Step.leave(self.bound, self._open(found, self._families)) if bounded_only else Step.split([self])
+
+    @property
+    def _families(self) -> bool | None:
+        """Only 1F1B (True), only the other families (False), or all (None)."""
+        return None if self.covers else self.alternating
 
     def _submit(
-        self, search: PlanSearch, problem: ChainAllocation, stages: Allocation, bound: int
-    ) -> StageDevices | None:
+        self, search: PlanSearch, space: Space, problem: ChainAllocation, stages: Allocation, bound: int
+    ) -> list[Placed]:
         """Simulate an allocation under the node's families; see `first_plans.submit`."""
-        alternating = None if self.covers else self.alternating
-        return submit(search, self.space, self.size, self.layout, problem, stages, bound, alternating)
+        return submit(search, space, self.size, self.layout, problem, stages, bound, self._families)
+
+    def _open(self, found: Iterable[Placed], alternating: bool | None) -> list[Node]:
+        """The nodes of device groups."""
+        return [DeviceGroupsNode(self.bound, space, groups, self.size, alternating) for space, groups in found]
 
     def _target(self, search: PlanSearch) -> Target:
         return at_once(search) if self.targets is None else self.targets.next_below(search, self.bound)
 
     def _below(self) -> Iterator[Node]:
         """The nodes of the tree below: these modes alone, and one more stage before them."""
-        arranged = self.space.placing.arranged(self.last, self.layout.tile) if self.last else None
         job = self.space.job
-        if arranged is not None and (not job.depths or len(arranged) in job.depths):
-            alternating = None if self.covers else self.alternating
-            for groups in self.space.placing.with_pins(arranged):
-                yield DeviceGroupsNode(self.bound, self.space, groups, self.size, alternating)
+        if self.last and (not job.depths or len(self.last) in job.depths):
+            yield from self._open(self.space.every_placed(self.last, self.layout.tile), self._families)
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
-                targets = self.targets and replace(self.targets)
-                yield replace(self, last=(mode, *self.last), estimated=True, targets=targets)
+                for space in self.space.with_mode(mode):
+                    targets = self.targets and replace(self.targets)
+                    yield replace(self, space=space, last=(mode, *self.last), estimated=True, targets=targets)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from pipeplan.core.cluster import StageDevices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
-from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
+from pipeplan.search.nodes.aggregate_problem import allocation_problem
+from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.space import Placed, Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -55,27 +55,25 @@ def submit(
     stages: Allocation,
     bound: int,
     alternating: bool | None = None,
-) -> StageDevices | None:
+) -> list[Placed]:
     """Simulate an allocation under all families that it fits, unless its bound excludes an improvement.
 
     ``alternating``: only 1F1B (True) or only the other families (False).
 
     Returns
     -------
-    Its device groups; None if it is no plan.
+    Its device groups, each with the space of its plans; none if it is no plan.
     """
-    groups = space.placing.arranged(layout.modes(stages), layout.tile)
-    if groups is None:
-        return None
-    boundaries = (0, *(place.end for place in stages))
-    groups = space.placing.for_partition(groups, boundaries)
-    candidates = [each for each in space.candidates(groups, size) if alternating in (None, each.family.alternates)]
-    if all(space.unasked(candidate, boundaries) is not None for candidate in candidates):
-        return None
-    if search.value is None or bound < search.value:
-        chosen = with_counts(candidates, problem.in_flight_counts(stages))
-        search.submit_all([*candidates, *chosen], boundaries)
-    return groups
+    boundaries, found = (0, *(place.end for place in stages)), list[Placed]()
+    for own, groups in space.placed(layout.modes(stages), boundaries, layout.tile):
+        candidates = [each for each in own.candidates(groups, size) if alternating in (None, each.family.alternates)]
+        if all(own.unasked(candidate, boundaries) is not None for candidate in candidates):
+            continue
+        if search.value is None or bound < search.value:
+            chosen = with_counts(candidates, problem.in_flight_counts(stages))
+            search.submit_all([*candidates, *chosen], boundaries)
+        found.append((own, groups))
+    return found
 
 
 def with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:

@@ -14,7 +14,6 @@ import numpy as np
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, AggregateNode
 from pipeplan.search.nodes.aggregate_problem import allocation_problem, in_flight_rule
-from pipeplan.search.nodes.joined_kinds import alike, measures
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.endings import with_second_ending
 from pipeplan_formulations.allocation.joined import together
@@ -85,10 +84,27 @@ class JoinedSpacesNode(Node):
         self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
-        groups = alike(np.array([[part.sum() for part in measures(problem)] for _, problem in members]), 2)
+        groups = _alike(np.array([[part.sum() for part in _measures(problem)] for _, problem in members]), 2)
         below = [[members[i] for i in group] for group in groups] if len(groups) > 1 else [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
         raised = [(replace(node, bound=max(node.bound, self.bound)), problem) for node, problem in members]
         return JoinedSpacesNode.of(raised) if len(raised) > 1 else raised[0][0]
+
+
+def _measures(every: ChainAllocation) -> tuple[np.ndarray, np.ndarray]:
+    """Time and bytes of each kind, summed over the layers."""
+    times = (every.forward + every.backward).sum(axis=1)
+    return times, every.resident.min(axis=1).sum(axis=1) + every.saved.sum(axis=1)
+
+
+def _alike(sizes: np.ndarray, most: int) -> list[tuple[int, ...]]:
+    """Return at most ``most`` groups of rows, by their logarithms: each around the one farthest from those before."""
+    place = np.log1p(sizes.astype(float))
+    distance = np.abs(place[:, None] - place[None]).max(axis=2)
+    centres = [int(place[:, 0].argmin())]
+    while len(centres) < most and (nearest := distance[:, centres].min(axis=1)).max() > 0:
+        centres.append(int(nearest.argmax()))
+    home = distance[:, centres].argmin(axis=1)
+    return [tuple(np.flatnonzero(home == i).tolist()) for i in range(len(centres))]

@@ -25,6 +25,8 @@ from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import (
     DeviceClass,
+    Mode,
+    Modes,
     aligned,
     all_modes,
     device_classes,
@@ -247,6 +249,26 @@ class Space:
         found = (groups for own in modes for groups in every.of(own))
         return every if next(islice(found, PLACEMENTS, None), None) is None else placing
 
+    def placed(self, modes: Modes, boundaries: Boundaries, tile: int | None = None) -> Iterator["Placed"]:
+        """Yield the device groups of a row of modes that suit a partition, each with the space of its plans."""
+        groups = self.placing.arranged(modes, tile)
+        if groups is not None:
+            yield self, self.placing.for_partition(groups, boundaries)
+
+    def every_placed(self, modes: Modes, tile: int | None = None) -> Iterator["Placed"]:
+        """Yield the device groups of a row of modes, one for each way to keep to the pins."""
+        groups = self.placing.arranged(modes, tile)
+        for own in () if groups is None else self.placing.with_pins(groups):
+            yield self, own
+
+    def with_mode(self, mode: Mode) -> Iterator["Space"]:  # noqa: ARG002
+        """Yield the spaces in which a stage has a mode, if these divide the space."""
+        yield self
+
+    def chosen(self, size: int) -> tuple["Space", ...]:  # noqa: ARG002
+        """The parts of the space in which plans are sought at a micro-batch size."""
+        return (self,)
+
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:
         """Classes of devices that are alike."""
@@ -326,6 +348,10 @@ class Space:
 
         lanes = ([each for each in families if each.two_lanes is two] for two in (False, True))
         return [min(alike, key=holds) for alike in lanes if alike]
+
+
+Placed = tuple[Space, StageDevices]
+"""Device groups, and the space of their plans."""
 
 
 def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:

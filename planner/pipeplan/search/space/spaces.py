@@ -106,7 +106,7 @@ class Spaces:
         if ANY in self.job.schedules:
             yield from self._search_each(every)
         else:
-            self.mixed = tuple(MixedSpace(own, partial(self._of_all, own), partial(self._of, own)) for own in every)
+            self.mixed = tuple(MixedSpace(own, partial(self._of, own)) for own in every)
         self.late = False
 
     @property
@@ -152,11 +152,6 @@ class Spaces:
     def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
         spaces = self._spaces_of(question, mix)
         return () if spaces is None else tuple(spaces)
-
-    def _of_all(self, question: MixedQuestion, cluster: Cluster) -> tuple[Space, ...]:
-        """Spaces with the costs of all mixes, one for each level."""
-        levels = question.job.zero or (0, 1)
-        return tuple(Space(question.model, cluster, replace(question.job, zero=(level,))) for level in levels)
 
     def _home(self, split: Splitting) -> "Spaces | None":
         """The spaces of a split, or of a mix that may be new; None if it is not searched."""
