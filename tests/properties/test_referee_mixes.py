@@ -1,7 +1,7 @@
 """Stages with teams of unlike sizes against the referee, which tries every way to fill the nodes.
 
-The three ways in which mixes are searched are entered by small questions: rows of modes as nodes of their own, a tree
-over rows of modes, and one bound for all ways to fill the nodes.
+The two ways in which mixes are searched are entered by small questions: a tree over rows of modes, and one bound for
+all ways to fill the nodes.
 """
 
 from importlib import import_module
@@ -17,9 +17,8 @@ from referee.verdict import judge
 
 NODES = ((3,), (4,), (2, 2), (3, 1), (2, 2, 1), (3, 3), (5,))
 """Devices of the nodes of drawn clusters."""
-ROWS, TREE, LARGE = "rows", "tree", "large"
+TREE, LARGE = "tree", "large"
 
-nodes = import_module("pipeplan.search.nodes.mixed")
 space = import_module("pipeplan.search.space.mixed")
 
 
@@ -80,8 +79,6 @@ def _fits(cluster: dict[str, Any], size: int) -> bool:
 def disputes(first: int, count: int, way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
     """Every disagreement on questions that are not refused, and the number of plans with teams of unlike sizes."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    if way != ROWS:
-        monkeypatch.setattr(nodes, "ROWS", -1)
     if way == LARGE:
         monkeypatch.setattr(space, "MOST", 0)
     found, mixed = list[str](), 0
@@ -98,7 +95,7 @@ def disputes(first: int, count: int, way: str, monkeypatch: pytest.MonkeyPatch) 
     return found, mixed
 
 
-@pytest.mark.parametrize("way", [ROWS, TREE, LARGE])
+@pytest.mark.parametrize("way", [TREE, LARGE])
 def test_mixes_are_all_tried(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No bound is above the best of all mixes; where these are few, the best one is found."""
     found, mixed = disputes(16, 5, way, monkeypatch)
@@ -108,7 +105,7 @@ def test_mixes_are_all_tried(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("way", [ROWS, TREE, LARGE])
+@pytest.mark.parametrize("way", [TREE, LARGE])
 def test_many_mixes_are_all_tried(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on 300 other questions."""
     assert disputes(1000, 300, way, monkeypatch)[0] == []

@@ -936,21 +936,18 @@ def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_rows_on_fewer_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a team of two took four devices for each replica, so that rows of modes are missing."""
+    """As if a stage of teams took all devices, so that rows of modes are missing."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    nodes = import_module("pipeplan.search.nodes.mixed")
-    before = nodes.modes_before
-    monkeypatch.setattr(nodes, "modes_before", lambda space, layout, last: () if last else before(space, layout, last))
+    before = layouts.Layout.before
+    monkeypatch.setattr(layouts.Layout, "before", lambda own, last: () if last and own.pooled else before(own, last))
     assert "above the optimum" in noticed(several, of_unlike_sizes, first=130)
 
 
 def bounded_together(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """All mixes as one allocation problem, with something changed."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    nodes = import_module("pipeplan.search.nodes.mixed")
-    problem = nodes.mixed_problem
-    monkeypatch.setattr(nodes, "ROWS", -1)
-    monkeypatch.setattr(nodes, "mixed_problem", lambda *question: change(problem(*question)))
+    problem = aggregate_problem._of_every_team
+    monkeypatch.setattr(aggregate_problem, "_of_every_team", lambda *question: change(problem(*question)))
 
 
 def test_bounds_of_mixes_that_count_devices_as_replicas_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -996,7 +993,7 @@ def test_ways_that_are_joined_to_the_slowest_are_noticed(monkeypatch: pytest.Mon
         }
         return replace(joined(problem, groups), **rows)
 
-    monkeypatch.setattr(import_module("pipeplan.search.nodes.joined_kinds"), "joined", slowest)
+    monkeypatch.setattr(aggregate_problem, "joined", slowest)
     bounded_together(monkeypatch, lambda problem: problem)
     assert "above the optimum" in noticed(several, of_unlike_sizes)
 

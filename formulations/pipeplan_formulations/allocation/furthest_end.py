@@ -129,13 +129,6 @@ class FurthestEnd:
         ranges = flow_ranges(least, problem.most_flow) if self._unlike else [(least, problem.most_flow)]
         self._ranges = np.array(ranges, np.int64).reshape(-1, 2).T
 
-    def excludes(self, target: int) -> bool:
-        """Return True if no allocation is below T; False if one may be, or the time is over."""
-        try:
-            return self._run(target - 1, whole=False) is None
-        except OutOfTimeError:
-            return False
-
     def lower_bound(self, low: int, high: int, accuracy: float = ACCURACY) -> int:
         """The largest T between ``low`` and ``high``, to the accuracy, such that no allocation is below T.
 

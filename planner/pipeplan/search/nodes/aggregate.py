@@ -235,13 +235,16 @@ class AggregateNode(Node):
         """
         self.estimated = True
         programme = FurthestEnd(problem, clock)
-        high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
+        high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
         self.bound = programme.lower_bound(self.bound, high, accuracy)
+        if search.cutoff is None and self.bound == high:  # no allocation fits
+            return Step.nothing()
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         pooled, found = self.layout.pooled, list[Placed]()
-        for space in self.space.chosen(self.size) if pooled or search.value is None or self.layout.unequal else ():
+        sought = pooled or self.layout.unequal or search.value is None
+        for space in self.space.chosen(self.size) if sought else ():
             if space is not self.space:
                 problem = allocation_problem(space, self.size, self.layout, self.alternating)
                 programme = FurthestEnd(problem, clock)

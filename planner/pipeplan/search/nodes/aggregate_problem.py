@@ -49,7 +49,7 @@ def _of_every_team(space: MixedSpace, size: int, layout: Layout, alternating: bo
 def _problem(
     space: Space, size: int, layout: Layout, alternating: bool, home: Sequence[int] | None = None
 ) -> ChainAllocation:
-    """The problem without forced modes and second ending. ``home``: the group of each class in a pooled layout."""
+    """The problem without forced modes and second ending. ``home``: the layout's kind of each class."""
     classes, layers = space.classes, len(space.model.layers)
     prices, job = space.prices, space.job
     # Tables by class; replicas and rings by width.
@@ -71,9 +71,7 @@ def _problem(
         return np.stack([prices.kept.with_buffers(c.kind, own, t.backward, replicas[0]) for c, own, t in rows])
 
     deepest = min(layers, max(job.depths, default=layers))
-    pools: dict[str, Array] = {}
-    if home is not None:
-        pools = {name: np.array(getattr(layout, name))[list(home)] for name in ("pool", "takes", "able")}
+    kinds = range(len(classes)) if home is None else home
     return ChainAllocation(
         forward=np.stack([forward for forward, _ in passes]),
         backward=np.stack([backward for _, backward in passes]),
@@ -86,9 +84,11 @@ def _problem(
         recomputable=prices.recomputable,
         received=hops.received,
         limit=np.array([usable_memory(each.kind, job) for each in classes], np.int64),
-        units=np.minimum(layout.units, deepest * layout.widths[-1] * max(layout.takes, default=1)),
+        units=np.minimum(layout.units, deepest * layout.widths[-1] * max(layout.takes)),
         node=np.array(layout.per_node, np.int64),
-        **pools,
+        pool=np.array([layout.pool[kind] for kind in kinds], np.int64),
+        takes=np.array([layout.takes[kind] for kind in kinds], np.int64),
+        able=np.array([layout.able[kind] for kind in kinds], np.bool_),
         send=hops.send,
         send_back=hops.send,
         latency=hops.latency,

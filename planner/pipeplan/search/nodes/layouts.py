@@ -47,14 +47,14 @@ class Layout:
     widths : tuple of int
         Units that a stage may have; in a pooled layout replicas in ``unit``.
     units, per_node : tuple of int
-        For each device class: number of units, and units per node (1 if a unit fills nodes). In a pooled layout for
-        each pool of devices.
+        For each pool of devices: number of units, and units per node (1 if a unit fills nodes).
     tile : int or None
         Replicas of one stage in a node, in an equal layout; None is packed.
     pool, takes : tuple of int
-        In a pooled layout: the pool of each group of classes, and the units that a stage takes for each of its width.
+        For each kind its pool, and the units that a stage takes for each of its width. A kind is a device class with a
+        pool of its own; in a pooled layout a group of classes.
     able : tuple of tuple of bool
-        In a pooled layout: the widths that stages of each group may have.
+        The widths that stages of each kind may have.
     taken : int
         In a pooled layout: stages take a multiple of these devices.
     listed : bool
@@ -72,6 +72,12 @@ class Layout:
     taken: int = 1
     listed: bool = True
 
+    def __post_init__(self) -> None:
+        every = (True,) * len(self.widths)
+        defaults = {"pool": range(len(self.units)), "takes": [1] * len(self.units), "able": [every] * len(self.units)}
+        for name, default in defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or tuple(default))
+
     @property
     def unequal(self) -> bool:
         """True if stages may have unlike numbers of replicas."""
@@ -80,7 +86,7 @@ class Layout:
     @property
     def pooled(self) -> bool:
         """True if teams of several sizes share devices."""
-        return bool(self.pool)
+        return len(self.pool) > len(self.units)
 
     def in_words(self) -> str:
         """The replicas of its stages: "8 replicas each, 2 in a node", "unequal replicas, multiples of 4"."""
@@ -100,7 +106,7 @@ class Layout:
 
     def cells(self, layers: int) -> int:
         """Layers x units x widths."""
-        return layers * sum(self.units) * (sum(map(sum, self.able)) or len(self.widths))
+        return layers * sum(self.units) * (sum(map(sum, self.able)) // len(self.units))
 
     def small(self, layers: int) -> bool:
         """Return True if the device groups are few enough for a tree over all of them."""
@@ -112,15 +118,13 @@ class Layout:
 
     def before(self, last: Modes) -> Iterator[Mode]:
         """Yield the modes for a stage before ``last`` for which units are left."""
-        pool = self.pool or tuple(range(len(self.units)))
-        takes, left = self.takes or (1,) * len(pool), list(self.units)
+        left = list(self.units)
         for mode in last:
-            left[pool[mode.device_class]] -= mode.replicas // self.unit * takes[mode.device_class]
-        for number, units in enumerate(pool):
-            able = self.able[number] if self.able else (True,) * len(self.widths)
-            for width in compress(self.widths, able):
-                if width * takes[number] <= left[units]:
-                    yield Mode(number, width * self.unit)
+            left[self.pool[mode.device_class]] -= mode.replicas // self.unit * self.takes[mode.device_class]
+        for kind, pool in enumerate(self.pool):
+            for width in compress(self.widths, self.able[kind]):
+                if width * self.takes[kind] <= left[pool]:
+                    yield Mode(kind, width * self.unit)
 
     def modes(self, stages: Allocation) -> Modes:
         """The mode of each stage of an allocation."""

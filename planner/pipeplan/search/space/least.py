@@ -1,6 +1,6 @@
 """The least of what depends on where a stage's replicas lie: rings, links to neighbours, and tables of their times."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,12 @@ from pipeplan.costs.pricing import Prices
 from pipeplan.search.space.device_groups import DeviceClass
 
 
-def possible_rings(devices: DeviceClass, network: Link | None, replicas: int, team: int = 1) -> list[Collective]:
-    """Return the rings that so many replicas, of ``team`` devices each, may form; the fastest is a lower bound."""
+def possible_rings(devices: DeviceClass, network: Link | None, replicas: int) -> list[Collective]:
+    """Return the rings that so many replicas may form; the fastest of them is a lower bound."""
     inside = [all_reduce(replicas, devices.link)]
     if network is None or len(devices.nodes) == 1:
         return inside
-    within = inside if replicas * team <= devices.per_node else []
+    within = inside if replicas <= devices.per_node else []
     return within + rings_over_nodes(replicas, network, devices.link)
 
 
@@ -63,11 +63,3 @@ class LeastTables:
             gather_hides=np.stack([[hides for _, hides in row] for row in gathers]),
             resident=np.stack([[prices.kept.resident(kind, among[0].replicas) for among in row] for kind, row in rows]),
         )
-
-    @classmethod
-    def over(cls, tables: Iterable["LeastTables"]) -> "LeastTables":
-        """The least of several tables, such as those of the levels of ZeRO."""
-        rows = list(tables)
-        least = {name: np.minimum.reduce([getattr(table, name) for table in rows]) for name in cls.__dataclass_fields__}
-        most_hidden = np.maximum.reduce([table.gather_hides for table in rows])
-        return cls(**(least | {"gather_hides": most_hidden}))
