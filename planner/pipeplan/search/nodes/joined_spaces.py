@@ -84,8 +84,8 @@ class JoinedSpacesNode(Node):
         self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
-        groups = _alike(np.array([[part.sum() for part in _measures(problem)] for _, problem in members]), 2)
-        below = [[members[i] for i in group] for group in groups] if len(groups) > 1 else [[own] for own in members]
+        halves = _halves(np.array([_measures(problem) for _, problem in members]))
+        below = [[members[i] for i in half] for half in halves] if all(halves) else [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
@@ -93,18 +93,16 @@ class JoinedSpacesNode(Node):
         return JoinedSpacesNode.of(raised) if len(raised) > 1 else raised[0][0]
 
 
-def _measures(every: ChainAllocation) -> tuple[np.ndarray, np.ndarray]:
-    """Time and bytes of each kind, summed over the layers."""
-    times = (every.forward + every.backward).sum(axis=1)
-    return times, every.resident.min(axis=1).sum(axis=1) + every.saved.sum(axis=1)
+def _measures(problem: ChainAllocation) -> tuple[int, int]:
+    """Time and bytes of all layers, summed over the kinds."""
+    times = problem.forward + problem.backward
+    return int(times.sum()), int(problem.resident.min(axis=1).sum() + problem.saved.sum())
 
 
-def _alike(sizes: np.ndarray, most: int) -> list[tuple[int, ...]]:
-    """Return at most ``most`` groups of rows, by their logarithms: each around the one farthest from those before."""
+def _halves(sizes: np.ndarray) -> list[list[int]]:
+    """Divide rows by their logarithms: around the least in the first column, and the one farthest from it."""
     place = np.log1p(sizes.astype(float))
-    distance = np.abs(place[:, None] - place[None]).max(axis=2)
-    centres = [int(place[:, 0].argmin())]
-    while len(centres) < most and (nearest := distance[:, centres].min(axis=1)).max() > 0:
-        centres.append(int(nearest.argmax()))
-    home = distance[:, centres].argmin(axis=1)
-    return [tuple(np.flatnonzero(home == i).tolist()) for i in range(len(centres))]
+    first = place[place[:, 0].argmin()]
+    to_first = np.abs(place - first).max(axis=1)
+    to_other = np.abs(place - place[to_first.argmax()]).max(axis=1)
+    return [np.flatnonzero(side).tolist() for side in (to_first <= to_other, to_other < to_first)]
