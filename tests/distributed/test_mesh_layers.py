@@ -199,8 +199,8 @@ def test_losses_are_split_along_axes_of_a_mesh(ranks: Callable[[int], dict[str, 
 
 
 def test_losses_that_are_no_cross_entropy_are_refused(ranks: Callable[[int], dict[str, Any]]) -> None:
-    """A plan that splits the loss of another workload says what it takes, and how to do without."""
-    assert ranks(2)["losses on meshes"]["smoothed"] == "--no-vocabulary-parallel"
+    """A plan that splits the loss of another workload says what it takes, and how to do without; also one that draws."""
+    assert ranks(2)["losses on meshes"]["others"] == "--no-vocabulary-parallel"
 
 
 def test_targets_that_are_no_class_are_refused(ranks: Callable[[int], dict[str, Any]]) -> None:

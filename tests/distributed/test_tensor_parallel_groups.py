@@ -35,6 +35,7 @@ OFTEN = (
     "teams, captured",
     "teams, context, by heads, tied, ZeRO-1",
     "meshes, ZeRO-3, dropout",
+    "meshes of two axes, fp16",
 )
 """Cases of training that are always run; all others are slow tests."""
 

@@ -83,16 +83,17 @@ def team_suffix(
 ) -> str:
     """Return ``', teams of 8'``, ``', teams of 2 x 8'`` or of unlike ones ``', teams of 4-2-1'``; empty for devices.
 
-    By ``parallelism`` (`pipeplan.core.splits.Split`) they are ``'sequence-parallel teams'`` or ``'context-parallel
-    teams'``, and their ``'loss split by classes'``.
+    By ``parallelism`` (`pipeplan.core.splits.Split`) those of one axis are ``'sequence-parallel teams'`` or
+    ``'context-parallel teams'``, and all have their ``'loss split by classes'``.
     """
-    sizes = teams if len(set(teams)) > 1 else teams[:1]
-    if len(mesh) > 1:
-        return f", teams of {' x '.join(map(str, mesh))}"
+    if max(teams) == 1:
+        return ""
     words = "context-parallel " if "context" in parallelism else "sequence-parallel " * ("sequence" in parallelism)
-    named = f", {words}teams of {'-'.join(map(str, sizes))}"
-    named += ", loss split by classes" * ("loss" in parallelism)
-    return named if max(teams) > 1 else ""
+    if len(mesh) > 1:
+        named = f", teams of {' x '.join(map(str, mesh))}"
+    else:
+        named = f", {words}teams of {'-'.join(map(str, teams if len(set(teams)) > 1 else teams[:1]))}"
+    return named + ", loss split by classes" * ("loss" in parallelism)
 
 
 def wrapped(text: str) -> list[str]:

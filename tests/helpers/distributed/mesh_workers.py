@@ -247,13 +247,14 @@ def with_losses(cases: dict[str, tuple[Case, Callable[[], Workload]]]) -> dict[s
     found: dict[str, Any] = {name: _with_loss(case.plan, build) for name, (case, build) in cases.items()}
     if "again" in cases:
         plan, build = cases["again"][0].plan, cases["again"][1]
-        with pytest.raises(PlanError, match=(said := "--no-vocabulary-parallel")):
-            Pipeline(plan, vocabulary_workers.smoothed)
+        for other in (vocabulary_workers.smoothed, vocabulary_workers.dropping):
+            with pytest.raises(PlanError, match=(said := "--no-vocabulary-parallel")):
+                Pipeline(plan, other)
         pipeline = Pipeline(plan, build)
         inputs, targets = source.draw(pipeline.workload, plan.batch, 3)
         with pytest.raises(IndexError, match=(wrong := "a target is none of the 50 classes")):
             pipeline.evaluate(inputs, targets + 1)
-        found |= {"smoothed": said, "target": wrong}
+        found |= {"others": said, "target": wrong}
     return found
 
 

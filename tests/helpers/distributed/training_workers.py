@@ -405,6 +405,12 @@ TEAMS_LOW = {
     ),
     "tensor-parallel, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "tensor-parallel, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
+    "meshes, fp16, clipped, ZeRO-1": Case(
+        steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=1, mesh=(2,), recompute=True
+    ),
+    "meshes of two axes, fp16": Case(
+        steep, (1,), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, mesh=(2, 2), split=True
+    ),
 }
 
 

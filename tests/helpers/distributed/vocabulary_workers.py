@@ -1,5 +1,6 @@
 """Workers for the tests of losses on logits that are split along their classes, on teams of two processes."""
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,6 +94,16 @@ def reused() -> Workload:
         return functional.nll_loss(logs, targets.flatten()) + 0.1 * logs.square().mean()
 
     return _with_loss(loss)
+
+
+def dropping() -> Workload:
+    """Logits of which some are left out at random."""
+    return _with_loss(lambda logits, targets: _cross_entropy({}, functional.dropout(logits, 0.1), targets))
+
+
+def shaken() -> Workload:
+    """The loss times a number that Python draws."""
+    return _with_loss(lambda logits, targets: _cross_entropy({}, logits, targets) * random.uniform(0.9, 1.1))
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ import pytest
 from helpers.instances import equal_devices
 from helpers.operators import COST, linear, pair, perceptrons, with_output
 from helpers.ways import cuts, cuts_of
+from pipeplan.analysis.explain.question import explain_plan
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph
 from pipeplan.core.plan import Plan
+from pipeplan.core.wording import team_suffix
 from pipeplan.costs.sharding.layouts import ends_of
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.question import team_questions
@@ -86,10 +88,12 @@ def test_classes_that_a_team_does_not_divide_are_whole() -> None:
 
 
 def test_plans_say_that_the_loss_is_split(tmp_path: Path) -> None:
-    """In their file and in words; the softmax is no parameter that is shared out."""
+    """In their file and in all words about them; the softmax is no parameter that is shared out."""
     cluster = equal_devices(2, link=Link(10**9, ROUND))
     found = solve(model(), cluster, 1, teams=(2,), workers=1)
-    assert "teams of 2, loss split by classes" in str(found)
+    split = "teams of 2, loss split by classes"
+    assert split in str(found) and split in explain_plan(found.plan).headline
+    assert team_suffix((4,), ("loss",), (2, 2)) == ", teams of 2 x 2, loss split by classes"
     assert cuts_of(model(), "head", found.plan.words[3][1]) == {"head.weight": 0, "softmax": "classes"}
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan

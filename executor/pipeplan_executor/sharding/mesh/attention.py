@@ -10,7 +10,7 @@ do all operands that change to heads.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,24 +52,27 @@ def attention(call: Call, operand: Callable[[Tensor, Word], Tensor], axes: MeshA
         return operand(tensor, word if id(tensor) in operands else of_mask)
 
     args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
-    way = _Way(axes, word, options_of(arguments_of(call.operation, args, kwargs)))
-    made: Tensor = _Attention.apply(*args[:_OPERANDS], way)
+    options = options_of(arguments_of(call.operation, args, kwargs))
+    way = _Way(axes, word, options._replace(mask=None))
+    made: Tensor = _Attention.apply(*args[:_OPERANDS], options.mask, way)
     return (made,)
 
 
 class _Attention(torch.autograd.Function):
+    """Attention in a way without its mask, which autograd keeps like the operands: as it is held."""
+
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, way: "_Way") -> Tensor:
-        found = way.forward(query, key, value)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, way: "_Way") -> Tensor:
+        found = way.masked(mask).forward(query, key, value)
         (made,) = way.to_tokens((found.made,))
-        ctx.save_for_backward(query, key, value, made, found.sums)
+        ctx.save_for_backward(query, key, value, made, found.sums, mask)
         ctx.way = way
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        *operands, made, sums = ctx.saved_tensors
-        return *ctx.way.backward(gradient, operands, made, sums), None
+        *operands, made, sums, mask = ctx.saved_tensors
+        return *ctx.way.masked(mask).backward(gradient, operands, made, sums), None, None
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class _Way:
     axes: MeshAxes
     word: Word
     options: Options
+
+    def masked(self, mask: Tensor | None) -> "_Way":
+        """Return it with a mask."""
+        return replace(self, options=self.options._replace(mask=mask))
 
     def forward(self, *operands: Tensor) -> Attended:
         """Return what this process's queries have of all keys, those of its heads."""

@@ -21,7 +21,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, TIME, WORKERS, asked_limits, require, require_callback
 from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_time
-from pipeplan.core.wording import counted
+from pipeplan.core.wording import counted, team_suffix
 from pipeplan.search.result import Result
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
@@ -161,6 +161,7 @@ def _explanation(
     alone = sensitivities(setting)
     shape = f"{plan.shape} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    many += team_suffix(plan.teams, plan.parallelism, mesh=plan.mesh)
     times = f"step {format_time(setting.step)}, {plan.proof}"
     return Explanation(
         title=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",

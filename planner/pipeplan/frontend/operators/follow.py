@@ -177,12 +177,16 @@ class _Follower:
         return rule
 
     def _cross_entropy(self) -> CrossEntropy | None:
-        """Return the loss if it is a cross entropy that alone reads the logits; its operators are whole otherwise."""
+        """Return the loss if it is a cross entropy that alone reads the logits; its operators are whole otherwise.
+
+        So they are if it draws random numbers, which are not seeded as those of layers are.
+        """
         of = [self._operators[name] for name in self._loss]
         logits = [source for each in of[:1] for source in each.reads]
         readers = Counter(source for each in self._operators.values() for source in each.reads)
         alone = all(readers[name] == 1 for name in (*logits, *self._loss[:-1]))
-        if of and self._rows and not of[-1].makes and alone and all(len(each.loops) == 1 for each in of):
+        is_whole = self._record.loss_draws or not alone or any(len(each.loops) != 1 for each in of)
+        if of and self._rows and not of[-1].makes and not is_whole:
             return CrossEntropy(tuple(self._loss), self._rows)
         self._operators |= {each.name: replace(each, loops={}) for each in of}
         return None

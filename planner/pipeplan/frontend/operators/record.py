@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pipeplan.frontend.batch import mapped, tensors
 from pipeplan.frontend.capture.private import FakeTensorMode, TorchDispatchMode, fake, memory_of, on_fake
+from pipeplan.frontend.capture.python_values import random_numbers
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Record:
         By their names in the layer.
     kept : set
         Memory (see `memory_of`) that is kept for the backward.
+    loss_draws : bool
+        The loss draws random numbers.
     """
 
     calls: Sequence[Call]
@@ -74,6 +77,7 @@ class Record:
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     kept: frozenset[Any]
+    loss_draws: bool
 
 
 def record(
@@ -112,12 +116,14 @@ def record(
             recorder.calls.clear()
             kept.clear()
             returned = blank(*(each.clone() for each in given))
-        made, before = tensors(returned), len(recorder.calls)
+        made, before, numbers = tensors(returned), len(recorder.calls), random_numbers()
         outputs = made if loss is None else tensors(loss(returned, wanted))
     parameters = dict(blank.named_parameters(remove_duplicate=False))
     buffers = dict(blank.named_buffers(remove_duplicate=False))
     ends = given, outputs, made, tensors(wanted)
-    return Record(recorder.calls, before, *ends, parameters, buffers, frozenset(kept))
+    of_loss = (call.operation.tags for call in recorder.calls[before:])
+    draws = numbers != random_numbers() or any(torch.Tag.nondeterministic_seeded in tags for tags in of_loss)
+    return Record(recorder.calls, before, *ends, parameters, buffers, frozenset(kept), draws)
 
 
 @dataclass

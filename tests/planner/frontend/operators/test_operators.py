@@ -77,9 +77,10 @@ def test_a_cross_entropy_is_split_along_its_classes(build: Callable[[], Workload
     assert shifted is not None and shifted.rows == 5 * 4
 
 
-@pytest.mark.parametrize("build", [vocabulary_workers.masked, vocabulary_workers.smoothed, vocabulary_workers.reused])
-def test_other_losses_are_whole(build: Callable[[], Workload]) -> None:
-    """Losses of single words, smoothed labels, and logarithms that another term reads."""
+@pytest.mark.parametrize("name", ["masked", "smoothed", "reused", "dropping", "shaken"])
+def test_other_losses_are_whole(name: str) -> None:
+    """Losses of single words, smoothed labels, logarithms that another term reads, and what draws random numbers."""
+    build: Callable[[], Workload] = getattr(vocabulary_workers, name)
     found = layers_operators(build)
     assert found.graph("head").loss is None
     assert not any(each.loops for name, each in found.operators("head").items() if name != "linear")
