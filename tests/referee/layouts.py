@@ -204,7 +204,8 @@ class Layouts:
             layout = tuple(copy["layout"])
             yield "forward", held, layout, False
             if not copy["kept"] and any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
-                when = "again" if any(self.for_weights(each, name) for each in readers) else "back"
+                early = any(self.repeats(each) and not self.for_weights(each, name) for each in readers)
+                when = "back" if early else "again"
                 yield when, held, layout, False
         for each in readers:
             at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)

@@ -3,21 +3,18 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from . import best, bottleneck, costs, divided, orders, simulate, space
+from . import best, costs, orders, space
 from .best import Plan
-from .costs import ContradictionError, Groups
+from .costs import ContradictionError
 from .documents import Document, Question
 from .mixes import JUDGED, Mix, Splits, mixable, mixed, mixes, on, with_kinds
-from .prices import Prices, Stage
-from .schedules import SUITED, families, write
-from .space import Layers
+from .prices import Prices
+from .recounts import DOWNSETS, recount, recount_divided
 from .teams import Teams
 from .ways import Ways
 
-DOWNSETS = "any layers that read from no later stage"
-"""How an answer says that it searched more than consecutive layers,"""
 PLACEMENTS = "other placements of like devices on the nodes"
-"""and that it left out some choices of like devices."""
+"""How an answer says that it left out some choices of like devices."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +131,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
             verdict.faults.append(f"bound {answer['bound']} above {least}, which some order takes")
         if least is not None and answer["status"] == "optimal" and answer["value"] > least:
             verdict.faults.append(f"value {answer['value']}, optimal, above {least}, which some order takes")
-    if any(stage["shares"] for stage in answer["stages"]):
-        _recount_divided(verdict, question, prices, answer)
-    else:
-        _recount(verdict, question, prices, answer)
+    counted = recount_divided if any(stage["shares"] for stage in answer["stages"]) else recount
+    verdict.faults += counted(question, prices, answer)
     return verdict
 
 
@@ -349,115 +344,3 @@ def _searched(question: Question, answer: Document) -> bool:
     if question.anywhere and space.pinned(question):
         return space.likeness(question, groups) in {space.likeness(question, each) for each in every}
     return groups in set(every)
-
-
-def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
-    """The plan's devices, layers, lists, memory and time."""
-    say, job = verdict.faults.append, question.job
-    size, count = answer["micro_batch"], answer["micro_batches"]
-    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
-    layers = tuple(tuple(sorted(question.place[name] for name in stage["layers"])) for stage in answer["stages"])
-    again = tuple(tuple(sorted(question.place[n] for n in stage["recompute"])) for stage in answer["stages"])
-    replicas = tuple(map(len, groups))
-    if size * count != question.batch:
-        say(f"{count} micro-batches of {size} samples make no batch of {question.batch}")
-        return
-    why = _outside(question, answer, size, groups, layers)
-    if why is not None:
-        say(f"outside what was asked: {why}")
-    stages = _stages(prices, size, groups, layers, again)
-    ways = prices.ways(groups, size, layers)
-    tied = prices.tied(layers)
-    if not _listed(question, answer, replicas, tied):
-        say(f"its lists are not those of a family asked for ({answer['family']})")
-    first = [sum(replicas[:s]) for s in range(len(replicas))]
-    homes = [range(a, a + r) for a, r in zip(first, replicas, strict=True)]
-    if answer["ranks"] != [device.number for own in groups for device in own]:
-        say(f"ranks {answer['ranks']} are not the stages' devices in order")
-    lanes = 2 if answer["two_lanes"] else 1
-    run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
-    step = simulate.simulate(*run, together=question.level > 1)
-    value = simulate.period(*run, together=question.level > 1) if job["objective"] == "period" else step.time
-    if step.time != answer["makespan"]:
-        say(f"the step takes {step.time}, it says {answer['makespan']}")
-    if job["objective"] == "bottleneck":
-        value = bottleneck.largest_load(stages, ways, replicas, count, question.batch, question.overlap)
-    if value != answer["value"]:
-        say(f"the plan's value is {value}, it says {answer['value']}")
-    peaks = simulate.peaks(step, homes, stages, sum(replicas))
-    if peaks != answer["peaks"]:
-        say(f"peaks are {peaks}, it says {answer['peaks']}")
-    for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
-        need = stage.need(stated["in_flight"], lanes)
-        if need != stated["memory"]:
-            say(f"stage {s} needs {need} bytes, it says {stated['memory']}")
-        if stage.limit is not None and max(need, *(peaks[d] for d in homes[s])) > stage.limit:
-            say(f"stage {s} needs {need} bytes of {stage.limit}, its devices peak at {[peaks[d] for d in homes[s]]}")
-        if job["recompute"] == "none" and again[s]:
-            say(f"stage {s} recomputes, which was not wanted")
-        if job["recompute"] == "full" and again[s] != layers[s]:
-            say(f"stage {s} does not recompute all that it holds")
-
-
-def _recount_divided(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
-    """The same for a line whose devices hold shares of layers."""
-    say, size, count = verdict.faults.append, answer["micro_batch"], answer["micro_batches"]
-    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
-    held = [
-        {question.place[name]: stage["shares"].get(name, 1.0) for name in stage["layers"]} for stage in answer["stages"]
-    ]
-    for i, name in enumerate(question.names):
-        if abs(sum(own.get(i, 0.0) for own in held) - 1) > 1e-9:
-            say(f"the shares of {name} do not make up the whole")
-    why = space.unasked(question, costs.sizes(question), size, groups)
-    if why is not None or not question.job["intra_layer"]:
-        say(f"outside what was asked: {why or 'divided layers'}")
-    stages = divided.stages(prices, groups, size, held)
-    ways = divided.ways(prices, groups, size, held)
-    lanes = 2 if answer["two_lanes"] else 1
-    homes = [(s,) for s in range(len(groups))]
-    step = simulate.simulate(answer["lists"], homes, stages, ways, question.overlap, lanes)
-    bottleneck_asked = question.job["objective"] == "bottleneck"
-    value = divided.largest_load(stages, ways, size) if bottleneck_asked else step.time
-    if value != answer["value"] or step.time != answer["makespan"]:
-        say(f"the divided plan's value is {value} and its step {step.time}, it says {answer['value']}")
-    if not _listed(question, answer, (1,) * len(groups), []) or size * count != question.batch:
-        say(f"its lists are not those of a family asked for ({answer['family']})")
-    for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
-        need = stage.need(stated["in_flight"], lanes)
-        if need != stated["memory"] or (stage.limit is not None and need > stage.limit):
-            say(f"stage {s} needs {need} bytes of {stage.limit}, it says {stated['memory']}")
-
-
-def _outside(question: Question, answer: Document, size: int, groups: Groups, layers: Layers) -> str | None:
-    why = space.unasked(question, costs.sizes(question), size, groups)
-    if why is not None:
-        return why
-    known = best.unordered(question, len(layers)) if DOWNSETS in answer["partitions"] else ()
-    if layers not in set(space.partitions(question, groups)) | set(known):
-        return f"layers {layers} go against a constraint, or read from later stages"
-    return None
-
-
-def _stages(prices: Prices, size: int, groups: Groups, layers: Layers, again: Layers) -> list[Stage]:
-    reduce = prices.reductions(groups, size, layers)
-    return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
-
-
-def _listed(question: Question, answer: Document, replicas: tuple[int, ...], tied: list[set[int]]) -> bool:
-    """Whether the lists are those that a family of the space writes with the counts that are stated."""
-    if answer["family"] == "found":
-        return "any" in question.job["schedules"] and len(set(replicas)) == 1
-    count, objective = answer["micro_batches"], question.job["objective"]
-    flight = tuple(stage["in_flight"] for stage in answer["stages"])
-    names = space.family_names(question)
-    if question.job["intra_layer"]:  # lines are looked at under every family that suits the cluster
-        names = (*names, *SUITED[question.overlap])
-    allowed = families(names, replicas, count, objective)
-    summed = {s for group in tied for s in group}
-    return any(
-        each.in_flight == flight
-        and (each.name == answer["family"] or (each.name.startswith("1f1b") and answer["family"].startswith("1f1b")))
-        and write(each, replicas, count, summed) == answer["lists"]
-        for each in allowed
-    )
