@@ -75,6 +75,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
             "outputs": (mesh_workers.exact, (tuple(case.plan for case in of_stages()), models.tiny_stages)),
             "losses on meshes": (mesh_workers.with_losses, (on_one_axis(),)),
             "kept": (mesh_workers.exact, (tuple(case.plan for case in that_keep()), models.tiny_decoder)),
+            "beside": (mesh_workers.exact, (tuple(case.plan for case in beside_norms()), models.tiny_beside)),
         }
     if world != 4:
         return {}
@@ -199,7 +200,7 @@ def test_losses_are_split_along_axes_of_a_mesh(ranks: Callable[[int], dict[str, 
 
 
 def test_losses_that_are_no_cross_entropy_are_refused(ranks: Callable[[int], dict[str, Any]]) -> None:
-    """A plan that splits the loss of another workload says what it takes, and how to do without; also one that draws."""
+    """A plan that splits the loss of another workload says what it takes, and how to do without."""
     assert ranks(2)["losses on meshes"]["others"] == "--no-vocabulary-parallel"
 
 
@@ -219,6 +220,21 @@ def test_copies_are_kept_for_the_backward(ranks: Callable[[int], dict[str, Any]]
     _compare(that_keep(), *ranks(2)["kept"])
     copies = [copy for case in that_keep() for _, own in case.plan.words for copy in own.copies.values() if copy.kept]
     assert {len(copy.readers) > 1 for copy in copies} == {False, True}
+
+
+@cache
+def beside_norms() -> tuple[mesh_workers.Case, ...]:
+    """Norms and products that read the same tensors on two processes, whose weight gradients come later."""
+    cases = (mesh_workers.on_mesh(models.tiny_beside, (2,), STAGES[1], seed, False) for seed in (6, 32))
+    return tuple(mesh_workers.treated(case, again=False, split=True) for case in cases)
+
+
+def test_copies_of_norms_and_products_are_made_for_the_input_gradient(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Also those that products alone share: the weight gradient sends nothing."""
+    _compare(beside_norms(), *ranks(2)["beside"])
+    shared = {copy.readers for case in beside_norms() for _, own in case.plan.words for copy in own.copies.values()}
+    assert {("one", "other"), ("norm", "other")} <= shared
+    assert not any(case.later for case in beside_norms())
 
 
 def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, Any]]) -> None:

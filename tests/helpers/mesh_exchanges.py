@@ -56,9 +56,10 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
     for name in problem.tensors:
         if (copying := layer.copying(name)) is not None:
             yield from _moved(problem, name, FORWARD, *copying[:2])
-            if layer.copied_again(name):
+            copy = words.copies[name]
+            if not copy.kept and any(layer.moves_again(layer.operators[reader]) for reader in copy.readers):
                 for each in _moved(problem, name, BACKWARD, *copying[:2], again=True):
-                    yield each._replace(later=any(waits(graph, reader, name) for reader in problem.readers[name]))
+                    yield each._replace(later=not layer.copied_for_inputs(name))
     for each in graph.operators:
         word = layer.signature(each).word
         for source in each.reads:

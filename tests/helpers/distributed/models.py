@@ -180,6 +180,30 @@ def tiny_stages() -> Workload:
     return Workload(Stages(*layers), draw, loss)
 
 
+class Beside(nn.Module):
+    """A norm and two products that read the same tensor."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+        self.one, self.other = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) to the same."""
+        inside = self.first(x).tanh()
+        return self.norm(inside) + self.one(inside).relu() + self.other(inside)
+
+
+def tiny_beside() -> Workload:
+    """Two such layers."""
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        x, y = (torch.randn(samples, 6, 8, generator=generator) for _ in range(2))
+        return x, y
+
+    return Workload(nn.Sequential(Beside(8), Beside(8)), draw, nn.functional.mse_loss)
+
+
 class Rounding(nn.Module):
     """Scales by a norm in float32, as models of transformers do."""
 

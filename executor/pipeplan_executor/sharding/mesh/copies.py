@@ -25,10 +25,12 @@ class SharedCopy:
         From the layout in which the tensor is held to that of the copy.
     readers : int
         Operators that read it in the forward.
+    for_inputs : bool
+        Whether a backward makes it again for the input gradient, also if only weight gradients read it.
     """
 
-    def __init__(self, move: Move, readers: int) -> None:
-        self._make, self._readers = move.forward, readers
+    def __init__(self, move: Move, readers: int, for_inputs: bool) -> None:
+        self._make, self._readers, self._for_inputs = move.forward, readers, for_inputs
         self._made: Tensor | None = None
         self._again = Repeated(self._make)
 
@@ -41,4 +43,5 @@ class SharedCopy:
 
     def repeated(self, move: Move) -> Repeated:
         """Return what a reader moves from the copy, as a backward makes it again."""
-        return Repeated(lambda held: move.forward(self._again.again(held)), self._again.keep)
+        begin = self._again.prepare if self._for_inputs else None
+        return Repeated(lambda held: move.forward(self._again.again(held)), self._again.keep, begin)

@@ -142,7 +142,8 @@ class MeshLayers:
                 raise PlanError(
                     f"the plan splits the loss behind {name!r} along its classes, and this model's is not known to be "
                     "a cross entropy: a log softmax along the last axis of the logits, which nothing else reads, and a "
-                    "mean or sum of likelihoods, without random numbers. Solve again for this model, or with --no-vocabulary-parallel"
+                    "mean or sum of likelihoods, without random numbers. Solve again for this model, or with "
+                    "--no-vocabulary-parallel"
                 )
             try:
                 words = with_fitting_ends(found.graph, self._words[name], self._axes.sizes)

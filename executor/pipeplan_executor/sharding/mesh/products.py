@@ -42,12 +42,15 @@ class Part(NamedTuple):
         Makes it of that; None if this is the value.
     parameter : Parameter or None
         The one that it is made of.
+    begin : callable or None
+        Called in I with what is kept: makes what others need there too.
     """
 
     value: Tensor
     kept: Tensor
     make: Callable[[Tensor], Tensor] | None = None
     parameter: nn.Parameter | None = None
+    begin: Callable[[Tensor], None] | None = None
 
 
 def is_product(call: Call) -> bool:
@@ -85,6 +88,7 @@ def product(
         tuple(part.parameter for part in parts),
         tuple(part.value.shape for part in parts),
         tuple(get_gradient_edge(part.value) if waits and part.parameter is not None else None for part in parts),
+        tuple(part.begin for part in parts),
     )
     return (_Product.apply(backward, adds, [part.kept for part in parts], *(part.value for part in parts)),)
 
@@ -106,7 +110,7 @@ class _Product(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Backward:
-    """The backward of one product; ``makes``, ``parameters``, ``shapes`` and ``edges`` are those of its operands."""
+    """The backward of one product; ``makes``, ``parameters``, … are those of its operands."""
 
     call: Call
     first: int | None
@@ -115,12 +119,16 @@ class _Backward:
     parameters: Sequence[nn.Parameter | None]
     shapes: Sequence[torch.Size]
     edges: Sequence[GradientEdge | None]
+    begins: Sequence[Callable[[Tensor], None] | None]
 
     def __call__(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor | None]:
         """Return the gradients of operands; those of parameters wait if there is a queue."""
         if self.queue is None:
             return self._gradients(gradient, kept, wanted)
         one, other, *_ = *(each for each in self.parameters if each is not None), None, None
+        for begin, held in zip(self.begins, kept, strict=True):
+            if begin is not None:
+                begin(held)
         self.queue.put(partial(self._add, one, other, gradient, kept))
         return self._gradients(
             gradient, kept, [each and of is None for each, of in zip(wanted, self.parameters, strict=True)]

@@ -312,7 +312,8 @@ class _Run:
         if source not in self._copies:
             how = self._plan.copying(source)
             assert how is not None, "operators read it"
-            self._copies[source] = SharedCopy(self._calls.move(source, how), len(self._plan.copies[source].readers))
+            move, readers = self._calls.move(source, how), len(self._plan.copies[source].readers)
+            self._copies[source] = SharedCopy(move, readers, self._plan.copied_for_inputs(source))
         return self._copies[source]
 
     def _base(self, bases: Mapping[str, Base], name: str) -> Base:
@@ -358,7 +359,7 @@ class _Run:
         repeated.keep()
         word = self._calls.word(operator.name)
         take = partial(self._taken, operator, step, tensor, handle, word, base.layout)
-        return Part(value, base.held, lambda held: take(repeated.again(held)), parameter)
+        return Part(value, base.held, lambda held: take(repeated.again(held)), parameter, repeated.begin)
 
     def _row(self, operator: Operator, source: str) -> tuple[str, ...]:
         """Return the loops of a tensor or weight that an operator reads."""

@@ -30,10 +30,17 @@ class Repeated:
         Makes it of the held part.
     first : callable, optional
         Called where the backward is known to make it.
+    begin : callable, optional
+        Called with the held part in the input gradient, where that makes something for it.
     """
 
-    def __init__(self, make: Callable[[Tensor], Tensor], first: Callable[[], None] | None = None) -> None:
-        self._make, self._first = make, first
+    def __init__(
+        self,
+        make: Callable[[Tensor], Tensor],
+        first: Callable[[], None] | None = None,
+        begin: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        self._make, self._first, self.begin = make, first, begin
         self._made: Tensor | None = None
         self._uses = self._left = 0
 
@@ -43,11 +50,16 @@ class Repeated:
             self._first()
         self._uses += 1
 
-    def again(self, held: Tensor) -> Tensor:
-        """Return it for one of these uses; behind the last one it is dropped."""
+    def prepare(self, held: Tensor) -> None:
+        """Make it for all of these uses."""
         if self._made is None:
             self._made, self._left = self._make(held), self._uses
+
+    def again(self, held: Tensor) -> Tensor:
+        """Return it for one of these uses; behind the last one it is dropped."""
+        self.prepare(held)
         made = self._made
+        assert made is not None
         self._left -= 1
         if not self._left:
             self._made = None

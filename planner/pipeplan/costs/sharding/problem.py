@@ -34,7 +34,7 @@ from pipeplan.costs.sharding.prices import (
     word_costs,
 )
 from pipeplan.costs.sharding.redistributions import Redistributions
-from pipeplan.costs.sharding.relayouts import moves_again, waits
+from pipeplan.costs.sharding.relayouts import copied_for_inputs, moves_again, waits
 from pipeplan.costs.sharding.rooflines import PASSES
 from pipeplan.costs.sharding.signatures import Sum
 from pipeplan.costs.sharding.words import gradient, made, returned, share
@@ -68,7 +68,7 @@ class MeshProblem(MeshCopies):
                 table = self.once(key, partial(self._to_sum, each, reader))
                 edges.append(Edge(index[reader.name], sums[each.tensor], table))
         for number, copied in enumerate(self.copied, len(costs)):
-            made = "copying", copied.states, self.tensors[copied.tensor], self._for_weights(copied.tensor)
+            made = "copying", copied.states, self.tensors[copied.tensor], self._for_inputs(copied.tensor)
             costs.append(self.once(made, partial(self._copy_costs, copied)))
             edges += self._copy_edges(copied, number)
         for reader in operators:
@@ -168,7 +168,7 @@ class MeshProblem(MeshCopies):
 
     def _copy_costs(self, copied: CopiedTensor) -> Array:
         """Times to make the copy of a tensor in each state, and its bytes where it is kept."""
-        name, again = copied.tensor, WEIGHT_GRADIENT if self._for_weights(copied.tensor) else INPUT_GRADIENT
+        name, again = copied.tensor, INPUT_GRADIENT if self._for_inputs(copied.tensor) else WEIGHT_GRADIENT
         costs = _free(len(copied.states))
         for k, (held, copy, is_again, is_kept) in enumerate(copied.states):
             if copy is not None:
@@ -177,8 +177,8 @@ class MeshProblem(MeshCopies):
                 costs[k, -1] += is_kept * (self.tensors[name].size // share(copy, self.mesh.sizes))
         return costs
 
-    def _for_weights(self, name: str) -> bool:
-        return any(waits(self.graph, reader, name) for reader in self.readers[name])
+    def _for_inputs(self, name: str) -> bool:
+        return copied_for_inputs(self.graph, self.readers[name], name)
 
     def _copy_edges(self, copied: CopiedTensor, number: int) -> Iterator[Edge]:
         """A tensor that may have a copy is held as its maker says; readers get it from there, or from the copy."""

@@ -1,5 +1,6 @@
 """Changes of layout of a layer's tensors, and of their gradients, under the words of its operators."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -36,6 +37,14 @@ def waits(graph: OperatorGraph, operator: Operator, source: str) -> bool:
     So it is for products, convolutions and tables. Norms, say, need it for the input gradient already.
     """
     return bool(operator.weights) and (operator.weight_gradient_flops > 0 or source in graph.without_gradient)
+
+
+def copied_for_inputs(graph: OperatorGraph, readers: Sequence[Operator], source: str) -> bool:
+    """Return whether the copy of a tensor, if a backward makes it again, is made for the input gradient.
+
+    So it is if any operator that reads the tensor moves it again for that, and then stays for weight gradients.
+    """
+    return any(moves_again(graph, reader) and not waits(graph, reader, source) for reader in readers)
 
 
 class PlannedLayer:
@@ -114,15 +123,9 @@ class PlannedLayer:
         copy, held = self.copies.get(source), self.held(source)
         return None if copy is None else Relayout(held, copy.layout, held, held)
 
-    def copied_again(self, source: str) -> bool:
-        """Return whether the copy of a tensor is made in the backward too: for operators that move again there.
-
-        One that is kept is not.
-        """
-        copy = self.copies.get(source)
-        return (
-            copy is not None and not copy.kept and any(self.moves_again(self.operators[name]) for name in copy.readers)
-        )
+    def copied_for_inputs(self, source: str) -> bool:
+        """Return whether the copy of a tensor, if a backward makes it again, is made for the input gradient."""
+        return copied_for_inputs(self.graph, self._readers[source], source)
 
     def moves_again(self, operator: Operator) -> bool:
         """Return whether an operator moves in the backward again what it reads: with weights, or as attention."""
