@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from helpers.plans import plan_for, with_teams
 from pipeplan.core.errors import InputError, PipeplanError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
-from pipeplan.core.plan import Context, Plan
+from pipeplan.core.plan import Plan
 from pipeplan.core.timeline import Timeline
+from pipeplan.core.words import LayerWords
 from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
@@ -20,9 +21,8 @@ from pipeplan_executor.cli.run import as_text
 from pipeplan_executor.optim.optimise import StageOptimizer
 from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
-from pipeplan_executor.sharding.declared import declared
+from pipeplan_executor.sharding.mesh.ends import check_mesh
 from pipeplan_executor.sharding.processes import Processes, check_world
-from pipeplan_executor.sharding.sequence import check_context, check_sequence
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
@@ -115,20 +115,17 @@ def test_teams_that_make_no_sense_never_start(
 
 
 @pytest.mark.parametrize(
-    ("sequence", "changes", "said"),
+    ("sequence", "micro_batch", "said"),
     [
-        (("0", "2"), {"micro_batch": 2}, "the 3 tokens of 0 among 2 devices, which cannot have equal parts"),
-        (("3",), {}, "the output of 3, its last layer, along tokens; the loss needs it whole"),
-        (("4",), {}, "the output of '4' along tokens, which is none of its layers"),
-        (("0",), {"team": 1, "shards": ()}, "splits the outputs of 0 along tokens, and its ranks are single devices"),
+        (("0", "2"), 2, r"the output of 0, \(2, 3, 6\), into 2 parts along axis 1, which 2 does not divide"),
+        (("3",), 1, "the batch or the model's output over a mesh; both are whole on every process"),
     ],
 )
 def test_tokens_that_cannot_be_split_never_start(
-    plan: Plan, sequence: tuple[str, ...], changes: dict[str, Any], said: str
+    plan: Plan, sequence: tuple[str, ...], micro_batch: int, said: str
 ) -> None:
-    """Odd lengths, the last layer, unknown layers, and ranks of one device are named."""
-    team = changes.pop("team", 2)
-    own = replace(with_teams(plan, team), **{"shards": (("3.weight", 0),), "sequence": sequence, **changes})
+    """Odd lengths and the last layer are named."""
+    own = replace(with_teams(plan, 2), shards=(("3.weight", 0),), sequence=sequence, micro_batch=micro_batch)
     with pytest.raises(PlanError, match=said):
         run(own, words)
 
@@ -141,44 +138,14 @@ def test_losses_that_cannot_be_split_never_start(plan: Plan, team: int, layer: s
         run(own, words)
 
 
-def test_split_outputs_are_single_tensors_of_tokens(plan: Plan) -> None:
-    """An output without features, and several outputs, are named with their shapes."""
-    own = replace(with_teams(plan, 2), sequence=("a",))
-    flat, whole = torch.empty(2, 4, device="meta"), torch.empty(2, 4, 8, device="meta")
-    with pytest.raises(PlanError, match=r"one tensor of samples, tokens and features, and .*; it returns \(2, 4\)"):
-        check_sequence(own, ("a", "b"), ((flat,), (flat,), (whole,)))
+def test_split_outputs_are_single_tensors(plan: Plan) -> None:
+    """Several outputs with gradients are named with their shapes; one beside a mask may be split."""
+    split = replace(with_teams(plan, 2), words=(("0", LayerWords(output=(1,))), ("1", LayerWords(input=(1,)))))
+    one, mask = torch.empty(2, 4, 8, device="meta", requires_grad=True), torch.empty(2, 4, device="meta")
     with pytest.raises(PlanError, match=r"it returns \(2, 4, 8\) and \(2, 4, 8\)"):
-        check_sequence(own, ("a", "b"), ((flat,), (whole, whole), (whole,)))
-    beside = ((flat,), (flat, whole.requires_grad_()), (whole,))
-    check_sequence(own, ("a", "b"), beside)
-
-
-@pytest.mark.parametrize(
-    ("context", "said"),
-    [
-        (Context(attention=(("c", 0, "keys"),)), "attention of 'c' on parts of the tokens .by keys.; neither"),
-        (Context(products=("a.gone",)), "'a.gone' with parts of the tokens, which is no parameter"),
-        (Context(products=("a.bias",)), "takes a whole matrix, and it is shared out or has 1 axes"),
-        (Context(products=("b.weight",)), "takes a whole matrix, and it is shared out or has 2 axes"),
-    ],
-)
-def test_products_that_cannot_run_on_tokens_are_refused(plan: Plan, context: Context, said: str) -> None:
-    """Attention without tokens, what is no parameter, no matrix, or not whole."""
-    own = replace(with_teams(plan, 2), sequence=("a",), shards=(("b.weight", 0),), context=context)
-    parameters = {"a.weight": torch.empty(4, 4), "a.bias": torch.empty(4), "b.weight": torch.empty(4, 4)}
-    with pytest.raises(PlanError, match=said):
-        check_context(own, ("a", "b", "c"), parameters)
-    check_context(replace(own, context=Context(("a.weight",), (("b", 0, "heads"),))), ("a", "b", "c"), parameters)
-
-
-def test_contradicting_sequences_are_refused(plan: Plan) -> None:
-    """The plan alone says which outputs are split along tokens; saying the same is accepted."""
-    own = replace(with_teams(plan, 2), shards=(("3.weight", 0),), sequence=("0",))
-    assert declared(own) == declared(own, declared(own)) == TensorParallel(2, {"3.weight": 0}, ("0",))
-    with pytest.raises(InputError, match="which outputs its teams of 2 devices split along tokens"):
-        declared(own, TensorParallel(2, sequence=("2",)))
-    with pytest.raises(InputError, match="leave out the sequence"):
-        declared(plan, TensorParallel(2, {"3.weight": 0}, ("0",)))
+        check_mesh(split, ("0", "1"), ((one,), (one, one), (one,)))
+    meshes = tuple(replace(stage, mesh=(2,)) for stage in split.stages)
+    check_mesh(replace(split, stages=meshes), ("0", "1"), ((one,), (one, mask), (one,)))
 
 
 @pytest.mark.parametrize("asked", [None, 2, TensorParallel(2, {"3.weight": 1})])

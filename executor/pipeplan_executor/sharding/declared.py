@@ -23,8 +23,6 @@ class TensorParallel:
         ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. Of a `GroupedAxis` each group is, like
         all queries, all keys and all values. A parameter that none matches is whole on every tensor-parallel rank. By
         default the axes of the workload (`pipeplan.frontend.workload.Workload.shards`).
-    sequence : tuple of str
-        Layers whose outputs are split along tokens; only plans with teams have them.
 
     Raises
     ------
@@ -34,7 +32,6 @@ class TensorParallel:
 
     size: int
     shards: Mapping[str, ShardAxis] | None = None
-    sequence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if whole(self.size, "the size of a tensor-parallel group", -MOST_DEVICES, MOST_DEVICES) < 1:
@@ -64,14 +61,9 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
         )
     asked = wanted if isinstance(wanted, TensorParallel) else TensorParallel(1 if wanted is None else wanted)
     if plan.team == 1:
-        if asked.sequence:
-            raise InputError(
-                "outputs are split along tokens where a plan with teams says so; leave out the sequence that tensor "
-                "parallelism is given with, or solve for teams"
-            )
         return asked
-    own = TensorParallel(plan.team, dict(plan.shards), plan.sequence)
-    if not (own.shards or own.sequence or plan.words):
+    own = TensorParallel(plan.team, dict(plan.shards))
+    if not (own.shards or plan.sequence or plan.words):
         raise PlanError(
             f"each rank of the plan is a team of {plan.team} devices, and they share out no parameter: all of them "
             "would do the same work; solve again"
@@ -85,10 +77,5 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
         raise InputError(
             f"the plan says which parameters its teams of {own.size} devices share out, and its times are for those; "
             "leave out the shards that tensor parallelism is given with"
-        )
-    if asked.sequence not in ((), own.sequence):
-        raise InputError(
-            f"the plan says which outputs its teams of {own.size} devices split along tokens, and its times are for "
-            "those; leave out the sequence that tensor parallelism is given with"
         )
     return own

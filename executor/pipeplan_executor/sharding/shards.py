@@ -117,8 +117,6 @@ def find_shards(
     if wanted.size == 1:
         return {}
     shards = wanted.shards if wanted.shards is not None else shards
-    if not shards and wanted.sequence:
-        return {}
     if not shards:
         raise InputError(
             f"no shards are declared for {type(model).__name__} on {wanted.size} processes per rank: give the axis "

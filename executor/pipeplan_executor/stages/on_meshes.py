@@ -73,7 +73,8 @@ class _Given:
         self._weights = named_weights(fitted.blank, fitted.sequence)
         self._teams = {name: stage.team for stage in plan.stages for name in stage.layers}
         self._shards: dict[str, ShardAxis] = {}
-        for team in sorted({*plan.teams}):
+        is_declared = fitted.plan.team == 1 or bool(plan.shards)  # teams may split tokens alone
+        for team in sorted({*plan.teams}) if is_declared else ():
             stages = [n for n, stage in enumerate(plan.stages) if stage.team == team]
             names = {name for number in stages for name, _ in fitted.named_parameters(number)}
             own = find_shards(fitted.blank, fitted.workload.shards, replace(wanted, size=team), 0, names)

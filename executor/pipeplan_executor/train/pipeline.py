@@ -20,23 +20,22 @@ from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
 from pipeplan_executor.optim.updates import Updates, require_stated, shares
 from pipeplan_executor.runtime.engine import Engine, is_small
-from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
+from pipeplan_executor.runtime.process_groups import LastReplicas
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.sharding.shards import ParameterShard
-from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
 from pipeplan_executor.stages.on_meshes import on_meshes
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.source import Source, converted
-from pipeplan_executor.stages.split import build_stage, fit
+from pipeplan_executor.stages.split import fit
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.stages.stage_module import evaluating
-from pipeplan_executor.train.split_layers import mesh_layers
+from pipeplan_executor.train.rank_stages import RankStages
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
@@ -130,38 +129,24 @@ class Pipeline:
         self.plan, plan = plan if fitted.kept or plan.team == 1 else fitted.plan, fitted.plan
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
-        self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh)
-        rank = group.rank
-        self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
-        self.shards: dict[str, ParameterShard] = {}
-        on_mesh = {
-            n: mesh_layers(fitted, n, group, precision, self.device, self._loss)
-            for n in self.numbers
-            if plan.stages[n].mesh
-        }
-        for layers in on_mesh.values():
-            self.shards |= layers.shards
-        groups, sharded = replica_groups(plan.schedule.homes, processes), sharded_stages(plan)
-        self._fully = {n: FullySharded(plan.zero, groups[n], self.device) for n in self.numbers if n in sharded}
-        self.modules = {
-            number: build_stage(
-                fitted,
-                number,
-                seed=seed,
-                weights=weights,
-                device=self.device,
-                dtype=dtype,
-                shards=self.shards,
-                sharded_layers=on_mesh.get(number),
-                fully=self._fully.get(number),
-            )
-            for number in self.numbers
-        }
+        held = RankStages(
+            fitted,
+            processes,
+            self._loss,
+            seed=seed,
+            weights=weights,
+            device=self.device,
+            dtype=dtype,
+            precision=precision,
+        )
+        self.tensor_group, self.numbers, self.modules = held.tensor_group, held.numbers, held.modules
+        self.shards: dict[str, ParameterShard] = held.shards
+        self._fully, rank = held.fully, held.tensor_group.rank
         # their optimisers, and seeds of the layers that draw random numbers
         trained = (each for module in self.modules.values() for each in module.parameters())
         require_stated(plan, trained, own=optimizer is not None)
         build = optimizer or partial(build_optimizer, plan.optimizer, rate=learning_rate)
-        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
+        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, self.tensor_group, self.shards)
         for number, fully in self._fully.items():
             self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)
         scale = LossScale(self.device) if precision == "fp16" else None
@@ -172,7 +157,7 @@ class Pipeline:
             seed_layers([(place, layer) for place, layer in numbered if fitted.flow.draws[place]], self.moment)
         # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1
-        self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
+        self._last_replicas = LastReplicas(plan.schedule, held.replicas.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)
         steps = lower(plan.schedule, small, zero1=plan.zero == 1, tied=plan.pipeline.tied)[rank]
@@ -182,12 +167,12 @@ class Pipeline:
             self._stages,
             fitted.boundaries,
             steps,
-            lower_forward(plan.schedule, small, bool(sharded))[rank],
+            lower_forward(plan.schedule, small, bool(sharded_stages(plan)))[rank],
             self._once_per_step,
             self.recorder,
             self.device,
             self.moment,
-            Routes(processes, rank, group.tensor_rank, fitted.tokens),
+            Routes(processes, rank, self.tensor_group.tensor_rank, fitted.tokens),
         )
         # stages whose update is one of the steps
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}

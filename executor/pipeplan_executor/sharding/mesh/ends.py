@@ -52,10 +52,15 @@ def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]
         raise PlanError("the plan splits the batch or the model's output over a mesh; both are whole on every process")
     sizes = {name: stage.mesh for stage in plan.stages for name in stage.layers}
     for name, tensors in zip(names, flow[1:], strict=True):
-        place = stream_of(tensors)
-        if place is None or name not in words or not any(entry != WHOLE for entry in words[name].output):
+        if name not in words or not any(entry != WHOLE for entry in words[name].output):
             continue
-        shape = tuple(tensors[place].shape)
+        place, shapes = stream_of(tensors), [tuple(tensor.shape) for tensor in tensors]
+        if place is None:
+            raise PlanError(
+                f"the plan splits the output of {name}, which takes one tensor, and beside it only tensors without a "
+                f"gradient; it returns {' and '.join(map(str, shapes))}; solve again"
+            )
+        shape = shapes[place]
         for axis, count in _counts(tensors[place], words[name].output, sizes[name]).items():
             if shape[axis] % count:
                 raise PlanError(
