@@ -75,4 +75,5 @@ def test_layers_that_cannot_be_followed_run_whole(monkeypatch: pytest.MonkeyPatc
     fitted = found(plan_of(tiny_decoder, SHARDS, lambda layers: layers[1:-1]), tiny_decoder)
     assert dict(fitted.plan.words)["block1"] == LayerWords(input=(1,), output=(1,))
     assert {name.split(".")[0] for name in fitted.kept} == {"block1"}
+    assert fitted.repeated == ("block1",)
     assert "widen" in split(fitted, "block0")

@@ -233,3 +233,4 @@ def test_predictions_are_not_compared_with_groups(plan: Plan) -> None:
     in_teams = as_text(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), report)
     assert in_teams.count("%") == 3
     assert "each rank is a team of 2 processes" in in_teams
+    assert "every process of a rank computed all of 1, 2: " in as_text(plan, replace(report, repeated=("1", "2")))

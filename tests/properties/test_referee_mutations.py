@@ -739,17 +739,38 @@ def in_halves(document: dict[str, Any]) -> None:
     take_long(document)
 
 
+def beside_a_scale(document: dict[str, Any]) -> None:
+    """The same with two maps that share a copy of all tokens, and a scale that reads the tensor too."""
+    axes = ["token", "h"]
+    norm = drawn("norm", axes, {"input": axes}, {"token": 12}) | {"forward_flops": 40, "input_gradient_flops": 80}
+    maps = [drawn(name, ["token", name], {"norm": axes}, {name: 12}, [name, "h"]) for name in ("left", "right")]
+    maps = [each | {"output": 48, "input_gradient_flops": 40, "weight_gradient_flops": 40} for each in maps]
+    scale = drawn("scale", axes, {"norm": axes}, {"token": 12}, ["h"]) | {"input_gradient_flops": 40}
+    reads = {name: ["token", name] for name in ("left", "right")} | {"scale": axes}
+    of_operators([norm, *maps, scale, drawn("last", ["z"], reads, {}) | {"output": 48}], document)
+    over_nodes(document)
+    without_samples(document)
+    document["job"] |= {"batch": 2, "micro_batches": [2], "replicas": [1], "schedules": ["any"]}
+    take_long(document)
+
+
 @pytest.mark.slow
-def test_moves_for_weight_gradients_that_delay_input_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if what is moved again for a weight gradient were needed for the input gradient; nothing is noticed before."""
+@pytest.mark.parametrize(
+    ("change", "has", "name", "wrong"),
+    [(in_halves, "'token'", "waits", False), (beside_a_scale, "'readers'", "copied_for_inputs", False)],
+)
+def test_moves_again_in_the_other_half_of_a_backward_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, change: Any, has: str, name: str, wrong: bool
+) -> None:
+    """As if what weight gradients need were for input gradients, or the other way round; nothing is noticed before."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    in_halves(document := question(1))
+    change(document := question(1))
     answer = ask(document)
-    assert "'token'" in str(answer["words"])
+    assert has in str(answer["words"])
     assert "'W'" in str(answer["lists"])
     assert not judge(document, answer).faults
-    monkeypatch.setattr(import_module(PROBLEM), "waits", lambda *_: False)
-    assert noticed(lambda document: True, in_halves)
+    monkeypatch.setattr(import_module(PROBLEM), name, lambda *_: wrong)
+    assert noticed(lambda document: True, change)
 
 
 def plain_ring(passes: list[int], *_: Any) -> list[int]:

@@ -122,12 +122,14 @@ def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
         "first_step": report.first,
         "restarts": list(report.restarts),
         "tensor_parallel": report.tensor_parallel,
+        "repeated_layers": list(report.repeated),
     }
 
 
 def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = None) -> str:
     """Return the report as text, with the engine's own work if it is known and notable."""
     from pipeplan.core.units import format_bytes, format_time
+    from pipeplan.core.wording import some
     from pipeplan_executor.calibrate.engine import NOTABLE
     from pipeplan_executor.train.report import predicted_peak
 
@@ -161,6 +163,11 @@ def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
         elif plan.team > 1:
             sizes = " and ".join(map(str, dict.fromkeys(plan.teams)))
             lines.append(f"each rank is a team of {sizes} processes, and its peak is that of the largest")
+        if report.repeated:
+            lines.append(
+                f"every process of a rank computed all of {some(report.repeated)}: the operators there cannot be "
+                "followed, or none is split as it is asked for"
+            )
     return "\n".join(lines)
 
 

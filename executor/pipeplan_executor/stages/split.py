@@ -90,6 +90,11 @@ class Fitted:
         """Names of all layers, in order."""
         return self.sequence.names
 
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """Layers of which nothing is known but that several processes run them as a whole: all compute the same."""
+        return tuple(name for name, words in self.plan.words if not words.operators)
+
     def span(self, stage: int) -> range:
         """Return the numbers of a stage's layers."""
         edges = self.plan.boundaries

@@ -39,6 +39,8 @@ class RunReport:
         The launcher's lines about ranks that were lost during the run.
     tensor_parallel : int
         Number of processes that shared a rank, the largest if they differ.
+    repeated : tuple of str
+        Layers that each of these processes computed as a whole (see `pipeplan_executor.stages.split.Fitted`).
     """
 
     losses: tuple[float, ...]
@@ -49,6 +51,7 @@ class RunReport:
     first: int = 0
     restarts: tuple[str, ...] = ()
     tensor_parallel: int = 1
+    repeated: tuple[str, ...] = ()
 
     @property
     def step_time(self) -> int:
@@ -91,6 +94,7 @@ class Seen:
     peak: int = 0
     verdict: Verdict | None = None
     first: int = 0
+    repeated: tuple[str, ...] = ()
 
     def encoded(self) -> bytes:
         """Return these measurements as JSON."""
@@ -102,7 +106,8 @@ class Seen:
         fields = json.loads(data)
         spans = [[(Action(Kind(kind), *rest), *times) for (kind, *rest), *times in step] for step in fields["spans"]]
         verdict = None if fields["verdict"] is None else Verdict(**fields["verdict"])
-        return cls(**{**fields, "spans": spans, "verdict": verdict})
+        repeated = tuple(fields["repeated"])
+        return cls(**{**fields, "spans": spans, "verdict": verdict, "repeated": repeated})
 
 
 def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> RunReport:
@@ -128,6 +133,7 @@ def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> R
         verdict=first.verdict,
         first=first.first,
         tensor_parallel=max(processes.sizes),
+        repeated=first.repeated,
     )
 
 

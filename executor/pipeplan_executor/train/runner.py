@@ -174,6 +174,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         tensor_parallel=options.tensor_parallel,
         evaluates=False,
     )
+    seen.repeated = pipeline.fitted.repeated
     # continue from a checkpoint if there is one; predictions are shown only for as many processes as they are for
     total = options.warmup + options.steps
     if options.saving is not None:
