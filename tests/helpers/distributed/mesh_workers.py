@@ -28,7 +28,7 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.costs.sharding.attention import way_of
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.exchanges import Exchange
@@ -182,11 +182,21 @@ def _words(
     strategy: Strategy | None,
     losses: tuple[bool, ...],
 ) -> tuple[LayerWords, MeshProblem]:
-    """Random words of a layer: those that cost least if everything costs something random."""
-    graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
+    """Random words of a layer: those that cost least if everything costs something random.
+
+    On three axes each operator has some of its words only, for all would need tables that are too large.
+    """
+    graph, seed = program.graph, draw.randrange(10**9)
+    numbers = np.random.default_rng(seed)
+
+    def allows(operator: Operator, word: Word) -> bool:
+        is_whole = all(letter.loop == UNSPLIT for letter in word)
+        return is_whole or random.Random(f"{seed} {operator.name} {word}").random() < 1 / 4
+
+    few = allows if len(sizes) > 2 and strategy is None else None
     mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
     own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, samples)
-    problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=strategy is None, strategy=strategy)
+    problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=strategy is None, strategy=strategy, allows=few)
     costs = tuple(
         np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
     )
