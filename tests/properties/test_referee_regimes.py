@@ -46,6 +46,8 @@ class Regime:
         Questions that may enter it.
     change : callable
         Makes it likelier that they do.
+    first : int
+        The number of a small question that does.
     """
 
     owner: Any
@@ -55,6 +57,7 @@ class Regime:
     when: Callable[[tuple[Any, ...], Any], bool] = field(default=lambda arguments, result: True)
     suits: Callable[[dict[str, Any]], bool] = field(default=lambda document: True)
     change: Callable[[dict[str, Any]], None] = field(default=lambda document: None)
+    first: int = 0
 
 
 def devices(document: dict[str, Any]) -> int:
@@ -102,11 +105,17 @@ AGGREGATES = ((space, "FEW", 0), (space, "PAIRS", 0))
 UNLISTED = (listing, "MOST", 0)
 LARGE = (*AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
-    "tree of aggregates": Regime(AggregateNode, "_below", AGGREGATES, suits=free),
+    "tree of aggregates": Regime(AggregateNode, "_below", AGGREGATES, suits=free, first=21),
     "large aggregates": Regime(
-        AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
+        AggregateNode,
+        "advance",
+        LARGE,
+        exact=False,
+        when=lambda own, _: not own[0].small,
+        suits=free,
+        first=170,
     ),
-    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
+    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free, first=125),
     "joined spaces": Regime(
         JoinedSpacesNode,
         "advance",
@@ -114,6 +123,7 @@ REGIMES = {
         when=lambda own, _: own[1].cutoff is not None,
         suits=families,
         change=in_equal_teams,
+        first=170,
     ),
     "large joined spaces": Regime(
         JoinedSpacesNode,
@@ -123,34 +133,62 @@ REGIMES = {
         when=lambda _, step: not step.nodes,
         suits=families,
         change=in_equal_teams,
+        first=38,
     ),
-    "certain copies": Regime(copies, "_with_copy", AGGREGATES, suits=lambda own: free(own) and step(own), change=apart),
+    "certain copies": Regime(
+        copies, "_with_copy", AGGREGATES, suits=lambda own: free(own) and step(own), change=apart, first=170
+    ),
     "certain copies of large aggregates": Regime(
-        copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart
+        copies,
+        "_with_copy",
+        LARGE,
+        exact=False,
+        suits=lambda own: free(own) and step(own),
+        change=apart,
+        first=161,
     ),
     "boxes of counts": Regime(
-        InFlightBox, "split", ((flights, "FEW", 1),), suits=lambda own: free(own) and step(own), change=choosing
+        InFlightBox,
+        "split",
+        ((flights, "FEW", 1),),
+        suits=lambda own: free(own) and step(own),
+        change=choosing,
+        first=157,
     ),
     "many shapes": Regime(
-        Space, "_more_than", ((space, "MANY", 0), (space, "PAIRS", 0)), when=lambda own, many: own[1] == 0 and many
+        Space,
+        "_more_than",
+        ((space, "MANY", 0), (space, "PAIRS", 0)),
+        when=lambda own, many: own[1] == 0 and many,
+        first=37,
     ),
     "shapes without number": Regime(
         RemainingGroupsNode,
         "advance",
         (*AGGREGATES, (shapes, "LOT", 2)),
         suits=lambda own: own["job"].get("order") == "given",
+        first=130,
     ),
-    "sorted shapes": Regime(ShapesNode, "advance", when=lambda _, step: bool(step.nodes)),
-    "enumerated shapes": Regime(shapes.DeviceGroupsNode, "advance", ((space, "PAIRS", 0),)),
-    "listed partitions": Regime(PartitionsNode, "advance"),
-    "many partitions": Regime(family_node.FamilyNode, "advance", (UNLISTED,)),
+    "sorted shapes": Regime(ShapesNode, "advance", when=lambda _, step: bool(step.nodes), first=37),
+    "enumerated shapes": Regime(shapes.DeviceGroupsNode, "advance", ((space, "PAIRS", 0),), first=37),
+    "listed partitions": Regime(PartitionsNode, "advance", first=39),
+    "many partitions": Regime(family_node.FamilyNode, "advance", (UNLISTED,), first=39),
     "no solver": Regime(
-        family_node.FamilyNode, "advance", (UNLISTED, (family_node, "CELLS", 0)), exact=False, suits=step
+        family_node.FamilyNode,
+        "advance",
+        (UNLISTED, (family_node, "CELLS", 0)),
+        exact=False,
+        suits=step,
+        first=39,
     ),
     "many stages of tied weights": Regime(
-        Ring, "lower_bound", ((network, "PAIRED", 1),), suits=lambda own: tied(own) and step(own)
+        Ring,
+        "lower_bound",
+        ((network, "PAIRED", 1),),
+        suits=lambda own: tied(own) and step(own),
+        first=170,
     ),
-    "graph": Regime(GraphNode, "advance", suits=lambda own: not step(own)),
+    "graph": Regime(GraphNode, "advance", suits=lambda own: not step(own), first=282),
     "any order": Regime(AnyOrderNode, "advance", suits=lambda own: "any" in own["job"].get("schedules", ())),
 }
 
@@ -196,7 +234,7 @@ def disputes(
 @pytest.mark.parametrize("name", REGIMES)
 def test_an_answer_of_every_regime_holds(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Whichever way the search takes, what it answers is as the referee counts it."""
-    assert disputes(monkeypatch, REGIMES[name], 1) == []
+    assert disputes(monkeypatch, REGIMES[name], 1, REGIMES[name].first) == []
 
 
 @pytest.mark.slow
