@@ -5,6 +5,7 @@ from itertools import permutations, product
 import pytest
 
 from helpers.instances import equal_devices, model_of, tiny_chain
+from helpers.quick import rarely
 from pipeplan.analysis.judge import judge
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap, StageDevices
 from pipeplan.core.errors import InfeasibleError, InputError
@@ -89,17 +90,17 @@ def test_any_order_is_searched_on_pinned_devices_too(schedule: str) -> None:
     assert len(values) == 1
 
 
-@pytest.mark.parametrize("counts", [(4, 4), (3, 3, 2), (16,)])
+@pytest.mark.parametrize("counts", [(4, 4), rarely((3, 3, 2)), (16,)])
 def test_large_clusters_keep_to_pins(counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where device groups are not listed, a pin to the last device is met, and the bound is below the value."""
     monkeypatch.setattr(space, "FEW", 0)
     monkeypatch.setattr(space, "PAIRS", 0)
     cluster = nodes(*counts)
     last = sum(counts) - 1
-    free = solve(UNEVEN, cluster, 16, time_limit=1.5, workers=1)
     found = solve(UNEVEN, cluster, 16, pin=("l1=d0", f"l4=d{last}"), time_limit=1.5, workers=1)
     assert keeps(found) and found.bound <= found.value
-    assert len(counts) > 1 or found.value >= free.bound
+    if len(counts) == 1:
+        assert found.value >= solve(UNEVEN, cluster, 16, time_limit=1.5, workers=1).bound
 
 
 def test_what_is_left_out_under_pins_is_said() -> None:

@@ -25,10 +25,6 @@ class Place(NamedTuple):
     link: Link
     inside: Link
 
-    def sharing(self, team: int) -> int:
-        """Return how many members of a team share its link if all of them send to others: those of a node."""
-        return team // self.nodes if self.nodes > 1 else 1
-
 
 def places(cluster: Cluster, team: int) -> dict[str, Place]:
     """Return where teams of a size lie, for each kind of device that has any."""
