@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from helpers.instances import equal_devices, model_of
+from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
 from pipeplan.search.nodes.shapes import sorted_shapes
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
@@ -17,13 +20,16 @@ Key = tuple[tuple[tuple[str, int], ...], bool]
 
 
 def compared(document: dict[str, Any]) -> int:
-    """Compare each shape's bound with every candidate of it; the number of candidates that fit somewhere."""
+    """`candidates_of` the space of a question; 0 if there is none."""
     try:
         space = Space(*objects(document))
     except InputError:
         return 0
-    if space.impossible or not (space.families or space.free):
-        return 0
+    return 0 if space.impossible or not (space.families or space.free) else candidates_of(space)
+
+
+def candidates_of(space: Space) -> int:
+    """Compare each shape's bound with every candidate of it; the number of candidates that fit somewhere."""
     fitting = 0
     for size in space.sizes:
         bounds: dict[Key, int] = defaultdict(lambda: 2**61)
@@ -38,6 +44,14 @@ def compared(document: dict[str, Any]) -> int:
                     key = tuple((own[0].kind.name, len(own)) for own in groups), candidate.family.alternates
                     assert bounds[key] <= report.objective, (candidate.label, bounds[key], report.objective)
     return fitting
+
+
+def test_pairs_of_unlike_widths_have_few_micro_batches_each() -> None:
+    """Of two and three replicas each of six pairs has one of six, so slow links between them delay only that one."""
+    cluster = equal_devices(5, link=Link(10**9))
+    assert candidates_of(
+        Space(model_of([10, 10], output=[100, 1]), cluster, Job(6, micro_batches=(6,), replicas=(2, 3)))
+    )
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -89,6 +89,11 @@ def test_roofline_bound_by_memory() -> None:
     assert (cost.output, cost.saved) == (2 * 10**6, 8 * 10**6)
 
 
+def test_a_part_of_the_workspace_is_the_same_for_all_samples() -> None:
+    """Seven bytes, beside ten for each of three samples."""
+    assert layer_costs(_analytic(workspace=10, workspace_fixed=7), GPU, 3)[0].workspace == 37
+
+
 @pytest.mark.parametrize(("optimizer", "touched"), [("sgd", 3), ("momentum", 5), ("adam", 7)])
 def test_analytic_update_is_memory_traffic(optimizer: str, touched: int) -> None:
     """A step reads parameter, gradient and state, and writes parameter and state."""

@@ -10,16 +10,20 @@ from helpers.instances import equal_devices
 from helpers.operators import COST, linear, pair, perceptrons, with_output
 from helpers.ways import cuts, cuts_of
 from pipeplan.analysis.explain.question import explain_plan
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph
+from pipeplan.core.operators import INPUT, SAMPLE, CrossEntropy, Operator, OperatorGraph
 from pipeplan.core.plan import Plan
 from pipeplan.core.wording import team_suffix
+from pipeplan.core.words import UNSPLIT, Letter
+from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.layouts import ends_of
-from pipeplan.costs.sharding.prices import class_axes
+from pipeplan.costs.sharding.prices import class_axes, word_costs
 from pipeplan.costs.sharding.question import team_questions
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.io.job_file import job_data, job_from_data
@@ -62,6 +66,21 @@ def test_members_exchange_two_numbers_a_row_and_the_loss() -> None:
     assert own.backward == before.backward == COST.backward // 2 + 2 * (ROUND + 40)  # the gradient of the input
     assert (own.saved, before.saved) == (COST.saved // 2, COST.saved)
     assert (own.output, before.output) == (COST.output // 2, COST.output)
+
+
+def test_devices_exchange_numbers_of_their_own_rows() -> None:
+    """Of four samples of ten rows, of which an axis of two has two each, 2 numbers a row take 2 (2 + 20) ns."""
+    graph = with_samples(head(), True)
+    own = Rooflines(graph, COST, graph.parameters, DeviceKind("unit"), None, 4)
+    (loss,) = (each for each in graph.operators if each.name == graph.loss_name)
+    mesh = Mesh((2, 2), (Link(10**9, ROUND),) * 2)
+
+    def exchanged(first: Letter) -> int:
+        cost = [word_costs(own, loss, (first, letter), mesh)[0] for letter in (Letter("class"), Letter(UNSPLIT))]
+        return int(cost[0] - cost[1])
+
+    assert exchanged(Letter(UNSPLIT)) == 2 * (2 * ROUND + 40)
+    assert exchanged(Letter(SAMPLE)) == 2 * (2 * ROUND + 20)
 
 
 def test_members_with_a_part_of_the_loss_have_their_part_of_its_output_rounded_up() -> None:

@@ -212,6 +212,18 @@ def test_a_copy_beside_a_home_is_summed_behind_the_backward_too() -> None:
     assert [stage.reduce for stage in assemble(chain, own, (0, 1, 3, 4)).stages] == [copy, copy + home, home]
 
 
+def test_a_stage_waits_for_the_gather_of_a_copy_beside_its_own() -> None:
+    """Two replicas send each other half of its 30 bytes in 5 + 15 ns, before the first forward, hidden by nothing."""
+    model, own = model_of([10, 1000, 1000], parameters=[30, 0, 100]), cluster(3)
+    tied = replace(model, ties=(Tie(("l0", "l1"), 30),))
+    d0, *others = own.devices
+    waits = [
+        assemble(price(each, own, [(d0,), tuple(others)], 1, Job(4, zero=(1,))), own, (0, 1, 3)).stages[1].gather
+        for each in (model, tied)
+    ]
+    assert waits[1] - waits[0] == 5 + 15
+
+
 def test_copies_on_three_replicas_share_out_state_and_update_rounded_up() -> None:
     """Of 32 bytes of Adam's state each replica keeps 11, and of an update of 10 ns it does 4."""
     model = replace(model_of([10, 10], parameters=[16, 0], update=[10, 0]), ties=(Tie(("l0", "l1"), 16),))

@@ -67,6 +67,31 @@ def test_no_layout_is_bounded_above_what_is_simulated(sends, overlap, name):
         assert problem.evaluate(places) <= simulated, (edges, counts)
 
 
+def test_a_faster_network_counts_for_replicas_of_a_node_too():
+    """Where stages differ in width, a pair of replicas may lie in two nodes though others share one."""
+    node = Node(("unit",) * 4, Link(10**9))
+    cluster = Cluster("eight", CLUSTER.kinds, (node, node), Link(10**11))
+    own = Space(model_of([10] * 4, output=[100] * 4), cluster, Job(batch=8, micro_batches=(8,)))
+    (layout,) = (each for each in layouts.layouts(own, 8) if len(each.widths) > 1)
+    sends = layouts.allocation_problem(own, 1, layout, alternating=True).send
+    assert sends.max() == 1  # 100 bytes over the network; inside a node they take 100 ns
+
+
+def test_tiles_of_one_replica_sum_over_the_network_alone():
+    """Two replicas in a node also pass its links, which are slower here."""
+    node = Node(("unit",) * 4, Link(10**9))
+    cluster = Cluster("sixteen", CLUSTER.kinds, (node,) * 4, Link(10**11))
+    own = Space(model_of([10] * 4, parameters=[100] * 4), cluster, Job(batch=8, micro_batches=(8,)))
+    (each,) = own.classes
+    rings = {
+        layout.tile: layouts._rings(own, each, layout, 4)
+        for layout in layouts.layouts(own, 8)
+        if (layout.unit, len(layout.widths)) == (4, 1)
+    }
+    assert [ring.link.bandwidth for ring in rings[2]] == [10**9]
+    assert all(ring.link.bandwidth > 10**9 for ring in rings[1])
+
+
 def test_an_answer_has_the_bound_of_each_layout(monkeypatch):
     """All layouts of a large cluster are named, least bound first; together they bound no less than the answer."""
     for module, name in ((space, "FEW"), (space, "PAIRS"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):

@@ -30,6 +30,13 @@ def test_a_card_that_some_replicas_pass_serves_their_micro_batches_in_turn():
     ]
 
 
+def test_the_last_replicas_in_turn_have_fewer_micro_batches():
+    """Of five the second of three replicas has two and the third has one; the first sends inside its node."""
+    d = two_nodes().devices
+    found = shared_link_loads(two_nodes(), ((d[3], d[1], d[2]), (d[4],)), 5, occupancy)
+    assert [each.busy.tolist() for each in found] == [[30, 60], [30, 60]]
+
+
 def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
     """Stage 1 lies in both nodes: half of its received and half of its sent tensors pass the card."""
     d = two_nodes().devices

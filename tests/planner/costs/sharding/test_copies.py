@@ -10,6 +10,7 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.words import WHOLE, Copy, LayerWords, Letter, Signature
 from pipeplan.costs.sharding.coordinates import COORDINATES, combined, in_order
+from pipeplan.costs.sharding.device_costs import _copies_at
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -45,6 +46,14 @@ def test_queries_keys_and_values_share_a_gather() -> None:
     assert [(each.kind, each.when) for each in sent] == [
         (Exchange.GATHER, "forward"), (Exchange.GATHER, "backward"), (Exchange.SCATTER, "backward")
     ]  # fmt: skip
+
+
+def test_a_copy_takes_room_from_its_first_reader_to_its_last() -> None:
+    """And not before or behind them."""
+    problem = on_two()
+    _, words = leanest(problem)
+    first, last = (problem.index[name] for name in ("query", "value"))
+    assert _copies_at(problem, words) == [(first, last, problem.tensors["norm"].size)]
 
 
 def test_a_chosen_copy_costs_what_it_costs_among_all() -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from helpers.instances import equal_devices, model_of
 from pipeplan import load_cluster, load_model
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.graph import graph_nodes
+from pipeplan.search.graph.loads import _busiest
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status
@@ -33,6 +34,15 @@ def test_several_depths_are_searched_at_once() -> None:
         for depths in ((1,), (2,), (3,), (1, 3))
     }
     assert values == {(1,): 6, (2,): 5, (3,): 10, (1, 3): 6}
+
+
+@pytest.mark.parametrize(("replicas", "behind", "most"), [(1, 2, 8), (2, 1, 8), (2, 3, 4), (2, 4, 4)])
+def test_a_card_has_all_tensors_of_its_device(replicas: int, behind: int, most: int) -> None:
+    """In nodes of one device the fewer replicas of a border send and receive the most of eight micro-batches each."""
+    node = Node(("unit",), Link())
+    cluster = Cluster("apart", {"unit": DeviceKind("unit")}, (node,) * 6, Link(10**9))
+    space = Space(model_of([10, 10], output=[1, 1]), cluster, Job(8, objective="bottleneck"))
+    assert _busiest(space, 1, replicas, behind) == most
 
 
 def test_micro_batch_sizes_compare_per_sample() -> None:
