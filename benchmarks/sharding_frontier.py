@@ -47,12 +47,12 @@ LINKS = (10_000, 12.5e9), (10_000, 12.5e9), (4_000, 150e9)
 TIME_MEMORY = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]])
 """Weights of forward, backward, once per step, bytes that stay and bytes held."""
 
-Layout = tuple[str, ...]
+Placements = tuple[str, ...]
 """For each axis: S (batch split), F (features split), R (whole), P (partial sums)."""
 MATRIX = {"M": "SS", "Z": "SS", "N": "RF", "K": "FP"}
-"""Layouts of input and output for each word."""
+"""Placements of input and output for each word."""
 BACK = {"M": "SS", "Z": "SS", "N": "FP", "K": "RF"}
-"""Layouts of the output's gradient that is needed, and of the input's gradient that is made."""
+"""Placements of the output's gradient that is needed, and of the input's gradient that is made."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ class Block:
 
 
 class Operator(NamedTuple):
-    """Words of each signature, layouts of input, output, gradient needed, gradient made; costs."""
+    """Words of each signature, placements of input, output, gradient needed, gradient made; costs."""
 
-    inputs: list[Layout]
-    outputs: list[Layout]
-    needs: list[Layout]
-    makes: list[Layout]
+    inputs: list[Placements]
+    outputs: list[Placements]
+    needs: list[Placements]
+    makes: list[Placements]
     costs: Array
 
 
@@ -133,12 +133,12 @@ class Mesh:
         n, (latency, bandwidth) = self.sizes[axis], self.links[axis]
         return rounds * (n - 1) * (latency + size / n / bandwidth * 1e9)
 
-    def share(self, layout: Layout) -> float:
+    def share(self, placements: Placements) -> float:
         """Share of a tensor that a device has."""
-        return float(np.prod([1 / n if at in "SF" else 1 for n, at in zip(self.sizes, layout, strict=True)]))
+        return float(np.prod([1 / n if at in "SF" else 1 for n, at in zip(self.sizes, placements, strict=True)]))
 
-    def redistribute(self, source: Layout, target: Layout, size: float) -> float:
-        """Nanoseconds to change the layout of a tensor of ``size`` bytes, axis by axis, sums first."""
+    def redistribute(self, source: Placements, target: Placements, size: float) -> float:
+        """Nanoseconds to change the placements of a tensor of ``size`` bytes, axis by axis, sums first."""
         local, total = size * self.share(source), 0.0
         for axis in sorted(range(len(self.sizes)), key=lambda axis: source[axis] != "P"):
             a, b, n = source[axis], target[axis], self.sizes[axis]
@@ -183,20 +183,20 @@ class Mesh:
         return Operator(inputs, outputs, needs, makes, np.array(costs).round().astype(np.int64))
 
     def other(self, kinds: str, keeps: float, operations: float) -> Operator:
-        """Operator without parameters that works in any of some layouts, and keeps so many numbers per token."""
-        layouts = list(product(kinds, repeat=len(self.sizes)))
+        """Operator without parameters that works in any of some placements, and keeps so many numbers per token."""
+        choices = list(product(kinds, repeat=len(self.sizes)))
         costs = []
-        for layout in layouts:
-            forward = 1e9 * TOKENS * operations * self.share(layout) / SPEED
-            costs.append([forward, 2 * forward, 0, 0, ITEM * TOKENS * keeps * self.share(layout), 0])
-        return Operator(layouts, layouts, layouts, layouts, np.array(costs).round().astype(np.int64))
+        for placements in choices:
+            forward = 1e9 * TOKENS * operations * self.share(placements) / SPEED
+            costs.append([forward, 2 * forward, 0, 0, ITEM * TOKENS * keeps * self.share(placements), 0])
+        return Operator(choices, choices, choices, choices, np.array(costs).round().astype(np.int64))
 
     def edge(self, operators: Sequence[Operator], u: int, v: int, width: int) -> Edge:
         """Redistribution of a tensor of ``width`` numbers per token, and of its gradient."""
         one, two, size = operators[u], operators[v], ITEM * TOKENS * width
-        known: dict[tuple[Layout, Layout], int] = {}
+        known: dict[tuple[Placements, Placements], int] = {}
 
-        def price(source: Layout, target: Layout) -> int:
+        def price(source: Placements, target: Placements) -> int:
             if (source, target) not in known:
                 known[source, target] = round(self.redistribute(source, target, size))
             return known[source, target]

@@ -8,10 +8,10 @@ from pipeplan.costs.sharding.relayouts import moves_again
 
 
 def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:
-    """A signature of each operator, layouts of sums, and states of tensors, each copy read by several operators."""
+    """A signature of each operator, placements of sums, and states of tensors, each copy read by several operators."""
     choice = [draw.randrange(len(own)) for own in problem.signatures]
     words = problem.words(choice)
-    choice += [draw.randrange(len(own.layouts)) for own in problem.sums]
+    choice += [draw.randrange(len(own.choices)) for own in problem.sums]
 
     def fits(tensor: str, state: CopyState) -> bool:
         readers = [

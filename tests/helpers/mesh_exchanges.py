@@ -6,7 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import LayerWords, Layout, Word
+from pipeplan.core.words import LayerWords, Placements, Word
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
 from pipeplan.costs.sharding.prices import class_axes, gather_order, weight_parts
@@ -95,7 +95,7 @@ def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[S
 
 
 def _moved(
-    problem: MeshProblem, name: str, when: str, source: Layout, target: Layout, again: bool = False
+    problem: MeshProblem, name: str, when: str, source: Placements, target: Placements, again: bool = False
 ) -> Iterator[SentAlong]:
     tensor = problem.tensors[name]
     size = tensor.gradient if when == BACKWARD and not again else tensor.size

@@ -1,6 +1,6 @@
 """Layers on a mesh, played with numbers: every device has its blocks, and counts what it receives.
 
-A collective is possible if all devices have, afterwards, the blocks that the layout says.
+A collective is possible if all devices have, afterwards, the blocks that the placements say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ WHOLE, PARTIAL = -1, -2
 SIDE = 12
 """Rows and columns of all tensors and weights."""
 Array = NDArray[np.int64]
-Layout = tuple[int, ...]
+Placements = tuple[int, ...]
 Letters = tuple[tuple[str, bool], ...]
 Blocks = dict[tuple[int, ...], Array]
 
 
-def layout(axes: Sequence[str], letters: Letters, otherwise: int) -> Layout:
+def placements(axes: Sequence[str], letters: Letters, otherwise: int) -> Placements:
     """Entries of a tensor with these axes; ``otherwise``: of one that does not have the loop."""
     return tuple(axes.index(loop) if loop in axes else (otherwise if loop else WHOLE) for loop, _ in letters)
 
@@ -34,36 +34,37 @@ class Play:
     """A mesh of devices, and what they receive."""
 
     sizes: tuple[int, ...]
-    _known: dict[tuple[tuple[int, ...], Layout], dict[Layout, Fraction]] = field(default_factory=dict)
+    _known: dict[tuple[tuple[int, ...], Placements], dict[Placements, Fraction]] = field(default_factory=dict)
 
     @property
     def places(self) -> list[tuple[int, ...]]:
         """All devices."""
         return list(product(*map(range, self.sizes)))
 
-    def blocks(self, tensor: Array, entries: Layout) -> Blocks:
+    def blocks(self, tensor: Array, entries: Placements) -> Blocks:
         """The block of every device; of a sum those at the end of the axis have all."""
         found = {}
         for place in self.places:
             own = tensor
-            for at, n, entry in zip(place, self.sizes, entries, strict=True):
-                if entry >= 0:
-                    own = np.split(own, n, axis=entry)[at]
-                elif entry == PARTIAL and at < n - 1:
+            for at, n, placement in zip(place, self.sizes, entries, strict=True):
+                if placement >= 0:
+                    own = np.split(own, n, axis=placement)[at]
+                elif placement == PARTIAL and at < n - 1:
                     own = np.zeros_like(own)
             found[place] = own
         return found
 
-    def total(self, blocks: Blocks, entries: Layout, place: tuple[int, ...]) -> Array:
+    def total(self, blocks: Blocks, entries: Placements, place: tuple[int, ...]) -> Array:
         """The sum of the blocks of all devices that have parts of a device's sum."""
         summed = [
-            range(n) if entry == PARTIAL else (at,) for at, n, entry in zip(place, self.sizes, entries, strict=True)
+            range(n) if placement == PARTIAL else (at,)
+            for at, n, placement in zip(place, self.sizes, entries, strict=True)
         ]
         return np.sum([blocks[other] for other in product(*summed)], axis=0)
 
-    def holds(self, blocks: Blocks, tensor: Array, entries: Layout) -> bool:
-        """Whether devices have a tensor in this layout."""
-        plain = tuple(WHOLE if entry == PARTIAL else entry for entry in entries)
+    def holds(self, blocks: Blocks, tensor: Array, entries: Placements) -> bool:
+        """Whether devices have a tensor in these placements."""
+        plain = tuple(WHOLE if placement == PARTIAL else placement for placement in entries)
         return all(
             np.array_equal(self.total(blocks, entries, place), block)
             for place, block in self.blocks(tensor, plain).items()
@@ -84,17 +85,17 @@ class Play:
             return found, Fraction(0)
         return found, Fraction(size * (n - 1) * (2 if way else 1), 1 if source >= 0 and target == WHOLE else n)
 
-    def move(self, shape: tuple[int, ...], source: Layout, target: Layout) -> Fraction | None:
-        """The least numbers that devices receive to give a tensor another layout; None if there is no way."""
+    def move(self, shape: tuple[int, ...], source: Placements, target: Placements) -> Fraction | None:
+        """The least numbers that devices receive to give a tensor other placements; None if there is no way."""
         if source == target:
             return Fraction(0)
         if (shape, source) not in self._known:
             self._known[shape, source] = self._ways(shape, source)
         return self._known[shape, source].get(target)
 
-    def _ways(self, shape: tuple[int, ...], source: Layout) -> dict[Layout, Fraction]:
+    def _ways(self, shape: tuple[int, ...], source: Placements) -> dict[Placements, Fraction]:
         tensor = np.arange(1, prod(shape) + 1).reshape(shape)
-        done: dict[Layout, Fraction] = {}
+        done: dict[Placements, Fraction] = {}
         number = count()
         queue = [(Fraction(0), next(number), source, self.blocks(tensor, source))]
         while queue:
@@ -103,7 +104,7 @@ class Play:
                 continue
             done[entries] = cost
             for axis, target in product(range(len(self.sizes)), (PARTIAL, WHOLE, *range(len(shape)))):
-                split = prod(n for n, entry in zip(self.sizes, entries, strict=True) if entry == target >= 0)
+                split = prod(n for n, placement in zip(self.sizes, entries, strict=True) if placement == target >= 0)
                 if target == entries[axis] or (target == PARTIAL and not source[axis] == entries[axis] == WHOLE):
                     continue
                 if target >= 0 and shape[target] % (split * self.sizes[axis]):
@@ -128,11 +129,11 @@ def played(
     play: Play,
     graph: OperatorGraph,
     letters: Mapping[str, Letters],
-    held: Mapping[str, Layout],
-    sums: Mapping[str, Layout],
-    copies: Mapping[str, tuple[Layout, tuple[str, ...], bool]],
+    held: Mapping[str, Placements],
+    sums: Mapping[str, Placements],
+    copies: Mapping[str, tuple[Placements, tuple[str, ...], bool]],
 ) -> Received | None:
-    """Play a layer of linear maps and sums of tensors; None if something cannot get the layout that it must have.
+    """Play a layer of linear maps and sums of tensors; None if something cannot get the placements that it must have.
 
     Parameters
     ----------
@@ -140,11 +141,11 @@ def played(
     graph : OperatorGraph
         Linear maps have a weight (``'out', 'in'``); other operators add up what they read.
     letters, held : mapping
-        For each operator the loop of each axis, and whether it gathers weights; the layout of each tensor.
+        For each operator the loop of each axis, and whether it gathers weights; the placements of each tensor.
     sums : mapping
-        The layouts in which gradients are summed up that several operators return.
+        The placements in which gradients are summed up that several operators return.
     copies : mapping
-        The layouts of tensors' copies, which operators read these, and whether they are kept.
+        The placements of tensors' copies, which operators read these, and whether they are kept.
     """
     draw = np.random.default_rng(1)
     tensors = {name: draw.integers(-4, 5, (SIDE, SIDE)) for name in graph.inputs}
@@ -153,7 +154,7 @@ def played(
     step = Fraction(0)
     for each in graph.operators:
         own = letters[each.name]
-        needs = {source: layout(axes, own, WHOLE) for source, axes in each.reads.items()}
+        needs = {source: placements(axes, own, WHOLE) for source, axes in each.reads.items()}
         for source, need in needs.items():
             copy, readers, _ = copies.get(source, ((), (), False))
             there = play.move((SIDE, SIDE), copy if each.name in readers else held[source], need)
@@ -161,7 +162,7 @@ def played(
             moved["backward"] += [there] if each.weights else []
         reads = {source: play.blocks(tensors[source], need) for source, need in needs.items()}
         tensors[each.name] = sum(_whole(each, tensors[source], weights) for source in each.reads)
-        makes = layout(each.makes, own, PARTIAL)
+        makes = placements(each.makes, own, PARTIAL)
         blocks = {
             place: sum(_part(play, each, reads[source][place], weights, own, place) for source in reads)
             for place in play.places
@@ -183,9 +184,9 @@ def played(
     for name in tensors:
         readers = [each for each in graph.operators if name in each.reads]
         maker = next((each for each in graph.operators if each.name == name), None)
-        need = layout(maker.makes, letters[name], WHOLE) if maker else held[name]
+        need = placements(maker.makes, letters[name], WHOLE) if maker else held[name]
         goal = sums.get(name, held[name] if name in graph.outputs else need)
-        returned = [layout(each.reads[name], letters[each.name], PARTIAL) for each in readers]
+        returned = [placements(each.reads[name], letters[each.name], PARTIAL) for each in readers]
         moved["backward"] += [play.move((SIDE, SIDE), back, goal) for back in returned]
         moved["backward"].append(play.move((SIDE, SIDE), goal, need))
         moved["backward"] += [play.move((SIDE, SIDE), held[name], goal)] if name in graph.outputs else []
@@ -204,7 +205,7 @@ def _part(
     """What a device makes of a block with its part of the weight."""
     if not each.weights:
         return block
-    return block @ play.blocks(weights[each.weights[0].name], layout(("out", "in"), letters, WHOLE))[place].T
+    return block @ play.blocks(weights[each.weights[0].name], placements(("out", "in"), letters, WHOLE))[place].T
 
 
 def _check_gradients(
@@ -213,12 +214,12 @@ def _check_gradients(
     """Products with a gradient of the output are the gradients that the letters say, of the input and the weight."""
     ((source, axes),) = each.reads.items()
     outputs = np.random.default_rng(2).integers(-4, 5, tensors[each.name].shape)
-    gradients = play.blocks(outputs, layout(each.makes, own, WHOLE))
-    matrices = play.blocks(weight, layout(("out", "in"), own, WHOLE))
+    gradients = play.blocks(outputs, placements(each.makes, own, WHOLE))
+    matrices = play.blocks(weight, placements(("out", "in"), own, WHOLE))
     back = {place: gradients[place] @ matrices[place] for place in play.places}
-    assert play.holds(back, outputs @ weight, layout(axes, own, PARTIAL))
+    assert play.holds(back, outputs @ weight, placements(axes, own, PARTIAL))
     mine = {place: gradients[place].T @ reads[source][place] for place in play.places}
-    assert play.holds(mine, outputs.T @ tensors[source], layout(("out", "in"), own, PARTIAL))
+    assert play.holds(mine, outputs.T @ tensors[source], placements(("out", "in"), own, PARTIAL))
 
 
 def _of_weight(sizes: tuple[int, ...], letters: Letters) -> tuple[Fraction, Fraction]:

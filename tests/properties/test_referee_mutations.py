@@ -18,7 +18,7 @@ from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, Layout, Word
+from pipeplan.core.words import PARTIAL, Placements, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
@@ -368,7 +368,7 @@ def backward_for_nothing(own: MeshProblem, name: str, gradient: bool) -> Any:
     return free if gradient else MOVES(own, name, gradient)
 
 
-def saved_whole(layout: Layout, sizes: Sequence[int]) -> int:
+def saved_whole(layout: Placements, sizes: Sequence[int]) -> int:
     """As if every tensor that is kept were held whole."""
     return 1
 
@@ -404,7 +404,7 @@ def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeyp
     redistributions = import_module("pipeplan.costs.sharding.redistributions")
     way = redistributions._sent
 
-    def wrong(source: Layout, target: Layout) -> Layout | None:
+    def wrong(source: Placements, target: Placements) -> Placements | None:
         new = any(after == PARTIAL != before for before, after in zip(source, target, strict=True))
         return None if new else way(source, target)
 
@@ -425,7 +425,7 @@ def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeyp
 def test_outputs_whose_gradients_are_summed_up_by_each_reader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what operators return for an output were no parts of a sum to which its gradient from behind is added."""
 
-    def wrong(own: MeshProblem, name: str) -> tuple[Layout, ...]:
+    def wrong(own: MeshProblem, name: str) -> tuple[Placements, ...]:
         return (own._end(name),) if name in own.graph.outputs else layouts(own, name)
 
     def passing_on(document: dict[str, Any]) -> None:
@@ -440,13 +440,13 @@ def test_outputs_whose_gradients_are_summed_up_by_each_reader_are_noticed(monkey
         document["cluster"]["network"] = {"bandwidth": 10**8, "latency": 1}
         document["job"] |= {"depths": [1], "micro_batches": [4]}
 
-    layouts = MeshProblem._layouts
+    layouts = MeshProblem._sum_choices
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     passing_on(document := question(130))
     answer = ask(document)
     assert "'first': (-1, -2)" in str(answer["words"])
     assert not judge(document, answer, exact=False).faults
-    monkeypatch.setattr(MeshProblem, "_layouts", wrong)
+    monkeypatch.setattr(MeshProblem, "_sum_choices", wrong)
     assert "fastest words" in noticed(lambda document: True, passing_on, first=130)
 
 
@@ -586,7 +586,7 @@ def on_meshes(document: dict[str, Any]) -> bool:
     return len(model["layers"]) > 1 and not model.get("ties") and kept(document) > 8
 
 
-def no_scatter(operator: Operator, word: Word) -> Layout:
+def no_scatter(operator: Operator, word: Word) -> Placements:
     """As if no sums were needed where weights are split along inputs."""
     return tuple(max(entry, -1) for entry in words.made(operator, word))
 
@@ -959,8 +959,10 @@ def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
 def test_rows_on_fewer_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a stage of teams took all devices, so that rows of modes are missing."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    before = layouts.Layout.before
-    monkeypatch.setattr(layouts.Layout, "before", lambda own, last: () if last and own.pooled else before(own, last))
+    before = layouts.Placements.before
+    monkeypatch.setattr(
+        layouts.Placements, "before", lambda own, last: () if last and own.pooled else before(own, last)
+    )
     assert "above the optimum" in noticed(several, of_unlike_sizes, first=130)
 
 

@@ -56,7 +56,7 @@ def _way(split: Split) -> Document:
     return {
         "team": split.team,
         "sizes": split.sizes,
-        "layout": split.layout,
+        "placements": split.placements,
         "passes": split.passes,
         "words": {place: [known[id(words)] for words in own] for place, own in split.words.items()},
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .documents import Document
 
 WHOLE, PART = -1, -2
-"""Layouts of a tensor along one axis of a mesh; others are the axis of the tensor along which it is split."""
+"""Placements of a tensor along one axis of a mesh; others are the axis of the tensor along which it is split."""
 PASSES = ("forward", "input_gradient", "weight_gradient")
 INPUT, TOKEN, SAMPLE = "input", "token", "sample"
 

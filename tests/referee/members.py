@@ -10,10 +10,10 @@ from typing import Any
 from .costs import in_proportion
 from .documents import Document
 from .graphs import PASSES, TOKEN, outputs, stream
-from .layouts import Layouts
+from .placements import Tensors
 
 
-class Member(Layouts):
+class Member(Tensors):
     """A layer on a mesh, as each device has it."""
 
     def __init__(self, *place: Any) -> None:
@@ -64,8 +64,8 @@ class Member(Layouts):
         row["backward"] += spent["back"] + spent["again"]
         row["input_gradient"] += spent["back"]
         row["weight_gradient"] += spent["again"]
-        copies = [(name, own["layout"]) for name, own in words.get("copies", {}).items() if own["kept"]]
-        beside = sum(self.bytes[name] * self.size // self._parts(layout) for name, layout in copies)
+        copies = [(name, own["placements"]) for name, own in words.get("copies", {}).items() if own["kept"]]
+        beside = sum(self.bytes[name] * self.size // self._parts(placements) for name, placements in copies)
         return row | {"saved": self._kept(words) + beside}
 
     def _of_operator(self, operator: Document, words: Document) -> dict[str, int]:
@@ -258,7 +258,7 @@ class Member(Layouts):
             for source, copy in words.get("copies", {}).items():
                 readers = [order.index(name) for name in copy["readers"]]
                 if min(readers) <= number <= max(readers) and not copy["kept"]:
-                    own += self.bytes[source] * self.size // self._parts(copy["layout"])
+                    own += self.bytes[source] * self.size // self._parts(copy["placements"])
             for source in each["reads"]:
                 need = self.needs(words, each, source)
                 if self._parts(need) < self._parts(self.held(words, source)):

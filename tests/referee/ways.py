@@ -9,7 +9,7 @@ from typing import Any
 from .costs import layer_costs
 from .documents import Document
 from .graphs import SAMPLE, TOKEN, WHOLE, has_samples, outputs, stream, token_axis, waits
-from .layouts import Layout
+from .placements import Placements
 from .rings import rings_of, shapes_of
 from .teams import Teams
 from .words import Figures, Main, Row, Steps, Times, Words, fastest, min_of, taken
@@ -66,8 +66,8 @@ class Ways:
         """A layer, and its words in a way, at a size at which it is not possible those of another one."""
         sizes = tuple(split["sizes"])
         whole = (WHOLE,) * len(sizes)
-        before = split["layout"] if i and split["passes"][i - 1] else whole
-        ends = tuple(before), tuple(split["layout"] if split["passes"][i] else whole)
+        before = split["placements"] if i and split["passes"][i - 1] else whole
+        ends = tuple(before), tuple(split["placements"] if split["passes"][i] else whole)
         words = split["words"].get((kind, size)) or next(iter(split["words"].values()))
         return self.words_of(self.teams, sizes, i, kind, size, ends), words[i]
 
@@ -217,18 +217,18 @@ class Ways:
         if question.sharing or self.name:
             return
         plain = (teams.team,)
-        layouts = {(sizes, (WHOLE,) * len(sizes), False): [False] * question.n for sizes in self.shapes}
-        layouts |= {
-            (tuple(split["sizes"]), tuple(split["layout"]), False): split["passes"]
+        cases = {(sizes, (WHOLE,) * len(sizes), False): [False] * question.n for sizes in self.shapes}
+        cases |= {
+            (tuple(split["sizes"]), tuple(split["placements"]), False): split["passes"]
             for split in splits
             if tuple(split["sizes"]) in self.shapes
         }
-        layouts[plain, (WHOLE,), True] = [False] * question.n
+        cases[plain, (WHOLE,), True] = [False] * question.n
         if any(teams.sequence):
             entry = teams.graphs[teams.graph(teams.sequence.index(True))]
             axis = token_axis(entry["operators"], stream(entry, outputs(entry)))
             axis += not any(map(has_samples, teams.graphs.values()))
-            layouts[plain, (axis,), True] = teams.sequence
+            cases[plain, (axis,), True] = teams.sequence
         for kind, size in cells:
             if size not in (min(teams.sizes), max(teams.sizes)):
                 continue
@@ -240,17 +240,19 @@ class Ways:
                 * sum(len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i))
             )  # a way may split fewer layers for it
             unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes | {plain}}
-            for (sizes, layout, is_plain), passes in layouts.items():
-                least = self._least(kind, size, sizes, layout, passes, every_step, is_plain)
+            for (sizes, placements, is_plain), passes in cases.items():
+                least = self._least(kind, size, sizes, placements, passes, every_step, is_plain)
                 for (count, times), best in least.items():
                     rounded = question.n * (count * (times + 2) + 2)  # the mean of layers, in each coordinate
-                    rounded += best // 16 if 0 in layout and not is_plain else 0  # means say which outputs are split
+                    rounded += (
+                        best // 16 if 0 in placements and not is_plain else 0
+                    )  # means say which outputs are split
                     if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
                         continue
                     have = min((taken(each, count, times) for each in found), default=math.inf)
                     if have > best + best // 16 + 8 * question.n * (count + 1) + count * times * later:
                         what = f"fastest words of {sizes} for {count} micro-batches of {times} forwards on {kind}"
-                        yield f"{what} take {best} in {layout}, not {have}"
+                        yield f"{what} take {best} in {placements}, not {have}"
 
     def _figures(self, kind: str, size: int, split: Document) -> Figures:
         return _figures(self._coordinates(i, kind, size, split) for i in self._known)
@@ -271,7 +273,7 @@ class Ways:
         kind: str,
         size: int,
         sizes: tuple[int, ...],
-        layout: Layout,
+        placements: Placements,
         passes: Sequence[bool],
         steps: Sequence[Steps],
         plain: bool,
@@ -286,7 +288,7 @@ class Ways:
         found, alone = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)
         for graph in filter(None, dict.fromkeys(map(self.teams.graph, range(self.teams.question.n)))):
             rows = []
-            for members in self._alike(graph, kind, size, sizes, layout, passes, plain):
+            for members in self._alike(graph, kind, size, sizes, placements, passes, plain):
                 own, unsplit = self._of_alike(members, steps)
                 if not own:
                     return {}
@@ -302,7 +304,7 @@ class Ways:
         kind: str,
         size: int,
         sizes: tuple[int, ...],
-        layout: Layout,
+        placements: Placements,
         passes: Sequence[bool],
         plain: bool,
     ) -> list[list[Words]]:
@@ -310,7 +312,7 @@ class Ways:
         whole = (WHOLE,) * len(sizes)
         found: dict[object, list[Words]] = {}
         for i in (i for i in range(self.teams.question.n) if self.teams.graph(i) == graph):
-            ends = (layout if i and passes[i - 1] else whole, layout if passes[i] else whole)
+            ends = (placements if i and passes[i - 1] else whole, placements if passes[i] else whole)
             member = Words(self.teams, sizes, i, kind, size, ends)
             member.plain = plain
             found.setdefault(ends, []).append(member)

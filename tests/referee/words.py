@@ -7,8 +7,8 @@ from typing import Any
 
 from .documents import Document
 from .graphs import PART, SAMPLE, TOKEN, WHOLE, waits
-from .layouts import Layout
 from .members import Member
+from .placements import Placements
 
 Figures = tuple[int, int, int]
 """Nanoseconds of a forward and a backward, of what is once per step, and of the forward alone."""
@@ -33,15 +33,15 @@ class Words(Member):
         self.plain = False
 
     def choices(self) -> Iterator[Document]:  # type: ignore[override]
-        """All words, with all layouts of sums, without copies."""
+        """All words, with all placements of sums, without copies."""
         rows = [list(self._signatures(each)) for each in self.operators]
         sums = [name for name in self.bytes if self._is_summed(name)]
-        layouts = [list(self._sum_layouts(name)) for name in sums]
-        if math.prod(map(len, (*rows, *layouts))) > FEW:
+        choices = [list(self._sum_choices(name)) for name in sums]
+        if math.prod(map(len, (*rows, *choices))) > FEW:
             return
         for row in product(*rows):
             operators = {each["name"]: own for each, own in zip(self.operators, row, strict=True)}
-            for chosen in product(*layouts):
+            for chosen in product(*choices):
                 yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True))}
 
     @property
@@ -82,10 +82,10 @@ class Words(Member):
         One that is kept may be for a single reader.
         """
         names, held = [each["name"] for each in self.readers[name]], self.held(words, name)
-        for layout in product(*({entry, WHOLE} for entry in held)):
-            for count in range(1, len(names) + 1) if layout != held else ():
+        for placements in product(*({entry, WHOLE} for entry in held)):
+            for count in range(1, len(names) + 1) if placements != held else ():
                 for readers, kept in product(combinations(names, count), (False, True) if count > 1 else (True,)):
-                    yield {"layout": layout, "readers": readers, "kept": kept}
+                    yield {"placements": placements, "readers": readers, "kept": kept}
 
     def _ways(self, operator: Document, row: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Ways in which attention may get keys along each axis; empty along those that do not split its tokens."""
@@ -181,7 +181,7 @@ class Words(Member):
                     for ways in self._ways(operator, loops):
                         yield {"loops": loops, "gathers": gathers, "ways": ways, "held": held}
 
-    def _sum_layouts(self, name: str) -> set[Layout]:
+    def _sum_choices(self, name: str) -> set[Placements]:
         found = {self.whole} | ({self.end(name)} if name in self.inputs or name in self.returned else set())
         for each in self.readers[name]:
             found |= {self.laid(each["reads"][name], loops, True) for loops, _ in self._loops(each)}

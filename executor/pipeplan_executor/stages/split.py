@@ -22,7 +22,7 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE, Layout
+from pipeplan.core.words import WHOLE, Placements
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, Tensors, trace
 from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
@@ -123,16 +123,18 @@ class Fitted:
 
     def _passed(self, number: int, stage: int) -> Tensors:
         """Return what one process of a stage has of the tensors before the layer of this number."""
-        split, layout, sizes = self._stream(number), self._layout(number), self.plan.stages[stage].mesh
-        return tuple(mesh_part(t, layout, sizes) if n == split else t for n, t in enumerate(self.flow.tensors[number]))
+        split, placements, sizes = self._stream(number), self._placements(number), self.plan.stages[stage].mesh
+        return tuple(
+            mesh_part(t, placements, sizes) if n == split else t for n, t in enumerate(self.flow.tensors[number])
+        )
 
     def _stream(self, number: int) -> int | None:
         """Return which of the tensors before the layer of this number processes have parts of."""
-        is_split = any(entry != WHOLE for entry in self._layout(number))
+        is_split = any(entry != WHOLE for entry in self._placements(number))
         return stream_of(self.flow.tensors[number]) if is_split else None
 
-    def _layout(self, number: int) -> Layout:
-        """Return the layout of the tensors before the layer of this number; empty is whole."""
+    def _placements(self, number: int) -> Placements:
+        """Return the placements of the tensors before the layer of this number; empty is whole."""
         words = dict(self.plan.words)
         before, after = (words.get(name) for name in (["", *self.names, ""][number : number + 2]))
         return before.output if before is not None else after.input if after is not None else ()

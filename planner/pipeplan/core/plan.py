@@ -65,7 +65,7 @@ class PlanStage:
     mesh : tuple of int
         Devices of a team along each axis of their mesh.
     links : tuple of Link
-        Between neighbours along each axis, at the bandwidth of collectives: they decide how layouts are changed.
+        Between neighbours along each axis, at the bandwidth of collectives: they decide how tensors are redistributed.
     sharing : tuple of int
         Devices along each axis that send over one card at once where each sends every other one its part; as links.
     """

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import WHOLE, LayerWords, Layout
+from pipeplan.core.words import WHOLE, LayerWords, Placements
 
 SEQUENCE, CONTEXT, LOSS = "sequence", "context", "loss"
 """What teams may split beside weights: tensors between layers, along tokens or otherwise; products of matrices and
@@ -20,7 +20,7 @@ class Split:
     ----------
     sizes : tuple of int
         Devices along each axis.
-    layout : Layout
+    placements : Placements
         Of what passes between layers, wherever it can have it; whole elsewhere.
     passes : tuple of bool
         For each layer whether its output has it.
@@ -38,7 +38,7 @@ class Split:
     """
 
     sizes: tuple[int, ...]
-    layout: Layout
+    placements: Placements
     passes: tuple[bool, ...]
     number: int
     links: tuple[tuple[str, tuple[Link, ...]], ...] = ()
@@ -69,7 +69,7 @@ class Split:
     @property
     def parts(self) -> int:
         """Into how many parts devices split what passes between layers."""
-        return prod(n for n, entry in zip(self.sizes, self.layout, strict=True) if entry != WHOLE)
+        return prod(n for n, placement in zip(self.sizes, self.placements, strict=True) if placement != WHOLE)
 
     def at(self, team: int) -> "Split | None":
         """How teams of a size run layers; None if there are none of it."""

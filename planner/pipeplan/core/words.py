@@ -1,6 +1,6 @@
 """Words: how the operators of a layer are split along each axis of a mesh of devices (see docs/meshes.md).
 
-The layout of a tensor has an entry for each axis of the mesh: the dimension that is split along it, `WHOLE` or
+The placements of a tensor has an entry for each axis of the mesh: the dimension that is split along it, `WHOLE` or
 `PARTIAL`. Axes that split one dimension are nested in the order of the mesh, the first one outside.
 """
 
@@ -13,7 +13,7 @@ WHOLE, PARTIAL = -1, -2
 UNSPLIT = ""
 """In place of a loop: an operator that is not split along an axis."""
 
-Layout = tuple[int, ...]
+Placements = tuple[int, ...]
 
 
 BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
@@ -51,20 +51,20 @@ def splits(word: Word) -> bool:
 
 
 class Signature(NamedTuple):
-    """The word of an operator, and the layout in which what it makes is held."""
+    """The word of an operator, and the placements in which what it makes is held."""
 
     word: Word
-    held: Layout
+    held: Placements
 
 
 class Copy(NamedTuple):
-    """A tensor in another layout than it is held in, for operators that read it.
+    """A tensor in other placements than it is held in, for operators that read it.
 
     It is made before the first of them runs, and dropped behind the last one; once more in the backward if one of them
     moves again there what it reads. One that is ``kept`` stays for the backward.
     """
 
-    layout: Layout
+    placements: Placements
     readers: tuple[str, ...]
     kept: bool = False
 
@@ -77,10 +77,11 @@ class LayerWords:
     ----------
     operators : mapping of str to Signature
         By name; others run whole on every device.
-    sums : mapping of str to Layout
-        Layouts in which gradients that come from several sides are summed up, by tensor: from the operators that read
-        it, and of an output from behind the layer. Others are whole; those of outputs have the layout of these.
-    input, output : Layout
+    sums : mapping of str to Placements
+        Placements in which gradients that come from several sides are summed up, by tensor: from the operators that
+        read it, and of an output from behind the layer. Others are whole; those of outputs have the placements of
+        these.
+    input, output : Placements
         Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the only one with a
         gradient, others are whole. Empty is whole.
     copies : mapping of str to Copy
@@ -88,9 +89,9 @@ class LayerWords:
     """
 
     operators: Mapping[str, Signature] = field(default_factory=dict)
-    sums: Mapping[str, Layout] = field(default_factory=dict)
-    input: Layout = ()
-    output: Layout = ()
+    sums: Mapping[str, Placements] = field(default_factory=dict)
+    input: Placements = ()
+    output: Placements = ()
     copies: Mapping[str, Copy] = field(default_factory=dict)
 
     @property

@@ -132,7 +132,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
     if isinstance(data, dict) and data.get("format") not in (FORMAT, *OLDER):
         found = repr(data["format"]) if "format" in data else "no format"
         raise InputError(f"{where} is not a plan that this version reads: it has {found}, not {FORMAT!r}")
-    file = check(PlanFile, data, where)
+    file = check(PlanFile, _today(data), where)
     orders, complaints = _orders(file.schedule)
     complaints += _sizes(file)
     name, value = ("step_time", file.step_time) if file.period is None else ("period", file.period)
@@ -155,6 +155,20 @@ def plan_from_data(data: Any, where: str) -> Plan:
         yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
         **_fields(file, *_MADE, "zero"),
     )
+
+
+def _today(data: Any) -> Any:
+    """Return the data with placements under the name that they have today."""
+    return data | {"words": _renamed(data["words"])} if isinstance(data, dict) and "words" in data else data
+
+
+def _renamed(value: Any) -> Any:
+    """Return entries of former versions, which call placements a layout, as this one writes them."""
+    if isinstance(value, list):
+        return [_renamed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {"placements" if name == "layout" else name: _renamed(each) for name, each in value.items()}
 
 
 def _context(entry: ContextEntry | None) -> Context:

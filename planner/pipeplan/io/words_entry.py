@@ -7,8 +7,8 @@
         "layers": ["block0", "block1"],
         "input": [1, null], "output": [1, null],                                    tokens along the first axis
         "operators": [{"operator": "widen", "loops": ["token", "out"], "held": [1, 2]}, …],
-        "sums": [{"tensor": "norm", "layout": [1, "sum"]}],
-        "copies": [{"tensor": "norm", "layout": [null, null], "readers": ["query", "key", "value"]}]
+        "sums": [{"tensor": "norm", "placements": [1, "sum"]}],
+        "copies": [{"tensor": "norm", "placements": [null, null], "readers": ["query", "key", "value"]}]
       }
     ]
 """
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeplan.core.operators import TOKEN
-from pipeplan.core.words import BY_KEYS, PARTIAL, UNSPLIT, WHOLE, Copy, LayerWords, Layout, Letter, Signature
+from pipeplan.core.words import BY_KEYS, PARTIAL, UNSPLIT, WHOLE, Copy, LayerWords, Letter, Placements, Signature
 from pipeplan.io.schema import Items, Strict
 
 Entry = Annotated[int, Field(ge=0)] | None
@@ -52,25 +52,25 @@ class OperatorEntry(Strict):
 
     @property
     def signature(self) -> Signature:
-        """The word, and the layout."""
+        """The word, and the placements."""
         none = (None,) * len(self.loops)
         rows = zip(self.loops, self.gathered or none, self.attention or none, strict=True)
         word = tuple(Letter(loop or UNSPLIT, bool(gathers), _way(by)) for loop, gathers, by in rows)
-        return Signature(word, _layout(self.held))
+        return Signature(word, _placements(self.held))
 
 
 class SumEntry(Strict):
-    """A tensor whose gradient several operators return, and the layout in which it is summed up."""
+    """A tensor whose gradient several operators return, and the placements in which it is summed up."""
 
     tensor: str
-    layout: Items[Entry | Literal["sum"]]
+    placements: Items[Entry | Literal["sum"]]
 
 
 class CopyEntry(Strict):
-    """A tensor in another layout than it is held in, for some operators that read it, and whether it is kept."""
+    """A tensor in other placements than it is held in, for some operators that read it, and whether it is kept."""
 
     tensor: str
-    layout: Items[Entry]
+    placements: Items[Entry]
     readers: Items[str]
     kept: bool = False
 
@@ -90,10 +90,10 @@ class LayerWordsEntry(Strict):
         """How each of them runs."""
         return LayerWords(
             {each.operator: each.signature for each in self.operators},
-            {each.tensor: _layout(each.layout) for each in self.sums},
-            _layout(self.input),
-            _layout(self.output),
-            {each.tensor: Copy(_layout(each.layout), tuple(each.readers), each.kept) for each in self.copies},
+            {each.tensor: _placements(each.placements) for each in self.sums},
+            _placements(self.input),
+            _placements(self.output),
+            {each.tensor: Copy(_placements(each.placements), tuple(each.readers), each.kept) for each in self.copies},
         )
 
 
@@ -115,17 +115,17 @@ def words_data(words: Iterable[tuple[str, LayerWords]]) -> list[dict[str, Any]]:
 
 
 def _entry(own: LayerWords) -> Iterator[tuple[str, Any]]:
-    for name, layout in (("input", own.input), ("output", own.output)):
-        if layout:
-            yield name, _entries(layout)
+    for name, placements in (("input", own.input), ("output", own.output)):
+        if placements:
+            yield name, _entries(placements)
     yield "operators", [_operator(name, signature) for name, signature in own.operators.items()]
     if own.sums:
-        yield "sums", [{"tensor": name, "layout": _entries(layout)} for name, layout in own.sums.items()]
+        yield "sums", [{"tensor": name, "placements": _entries(placements)} for name, placements in own.sums.items()]
     if own.copies:
         yield (
             "copies",
             [
-                {"tensor": name, "layout": _entries(copy.layout), "readers": [*copy.readers]}
+                {"tensor": name, "placements": _entries(copy.placements), "readers": [*copy.readers]}
                 | ({"kept": True} if copy.kept else {})
                 for name, copy in own.copies.items()
             ],
@@ -146,9 +146,9 @@ def _way(by: str | None) -> str:
     return "" if by in (None, BY_KEYS) else by
 
 
-def _entries(layout: Layout) -> list[int | str | None]:
-    return [None if entry == WHOLE else "sum" if entry == PARTIAL else entry for entry in layout]
+def _entries(placements: Placements) -> list[int | str | None]:
+    return [None if each == WHOLE else "sum" if each == PARTIAL else each for each in placements]
 
 
-def _layout(entries: Sequence[int | str | None]) -> Layout:
+def _placements(entries: Sequence[int | str | None]) -> Placements:
     return tuple(entry if isinstance(entry, int) else WHOLE if entry is None else PARTIAL for entry in entries)

@@ -329,7 +329,7 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
     for name, own in words.items():
         entries = {len(each) for each in (own.input, own.output) if each} | {len(each) for each in own.sums.values()}
         entries |= {len(each) for pair in own.operators.values() for each in pair}
-        entries |= {len(copy.layout) for copy in own.copies.values()}
+        entries |= {len(copy.placements) for copy in own.copies.values()}
         if name not in axes:
             yield f"its words name {name!r}, which is no layer on a mesh"
         elif entries - {axes[name]}:

@@ -28,12 +28,12 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Placements, Word
 from pipeplan.costs.sharding.attention import way_of
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.exchanges import Exchange
-from pipeplan.costs.sharding.layouts import stream
 from pipeplan.costs.sharding.named import Strategy
+from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -93,7 +93,7 @@ def on_mesh(
     zero: int = 0,
     losses: tuple[bool, ...] = (),
 ) -> Case:
-    """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and layouts.
+    """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and placements.
 
     With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
     gets keys, whose tokens all of them split. ``strategy``: by which products of matrices are split, and samples.
@@ -154,28 +154,28 @@ def _loss(workload: Workload, sequence: LayerSequence, returned: Any, targets: A
 
 def _between(
     draw: random.Random, one: Program, other: Program, sizes: tuple[int, ...], strategy: Strategy | None
-) -> Layout:
-    """A layout of what passes between two layers, whole if nothing can be split."""
+) -> Placements:
+    """Placements of what passes between two layers, whole if nothing can be split."""
     made, read = stream(one.graph, one.graph.outputs), stream(other.graph, tuple(other.graph.inputs))
     if not made or not read or made in one.graph.inputs or read in other.graph.outputs:
         return ()
     parts = [parts_of(program.graph, name) for program, name in ((one, made), (other, read))]
     if [shapes_of(one)[made].lengths] != [shapes_of(other)[read].lengths]:
         return ()
-    named = [] if strategy is None else list(strategy.layouts(len(parts[0]), False))
+    named = [] if strategy is None else list(strategy.placements(len(parts[0]), False))
     draw.shuffle(named)
     while True:
-        layout = named.pop() if named else tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
-        counts = [prod(n for n, e in zip(sizes, layout, strict=True) if e == axis) for axis in range(len(parts[0]))]
+        placements = named.pop() if named else tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
+        counts = [prod(n for n, e in zip(sizes, placements, strict=True) if e == axis) for axis in range(len(parts[0]))]
         if not any(length % count for row in parts for length, count in zip(row, counts, strict=True)):
-            return layout
+            return placements
 
 
 def _words(
     draw: random.Random,
     program: Program,
     sizes: tuple[int, ...],
-    ends: tuple[Layout, Layout],
+    ends: tuple[Placements, Placements],
     gathers: bool,
     ways: tuple[str, ...],
     samples: int,

@@ -13,7 +13,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.layers import LayerCost
 from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import BY_HEADS, BY_RING, WHOLE, Layout, Letter
+from pipeplan.core.words import BY_HEADS, BY_RING, WHOLE, Letter, Placements
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.layer_ways import LayerWays
@@ -82,7 +82,7 @@ def device(
     cost: LayerCost,
     link: Link,
     main: dict[str, Letter],
-    before: Layout = (0,),
+    before: Placements = (0,),
     kind: DeviceKind = UNIT,
 ) -> LayerCost:
     """What one of four devices takes, whose layer makes parts of the tokens, under given main words."""

@@ -19,7 +19,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.wording import team_suffix
 from pipeplan.core.words import UNSPLIT, Letter
 from pipeplan.costs.sharding.batches import with_samples
-from pipeplan.costs.sharding.layouts import ends_of
+from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.prices import class_axes, word_costs
 from pipeplan.costs.sharding.question import team_questions
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -143,7 +143,7 @@ def test_meshes_split_losses() -> None:
         parts = set()
         for own in MeshTeams.of(teams, 1, 2):
             for way in own.ways():
-                words = dict(way.words)["head", *ends_of(way.layout, way.passes, 3)]
+                words = dict(way.words)["head", *ends_of(way.placements, way.passes, 3)]
                 axes = class_axes(words.operators["softmax"].word)
                 parts.add(count := prod(own.sizes[axis] for axis in axes))
                 assert own.member(way, 3, teams.kinds[0], 1).output == -(-COST.output // count)

@@ -1,4 +1,4 @@
-"""Teams: layouts of signatures, redistributions, the splits worth searching, and plans with teams."""
+"""Teams: placements of signatures, redistributions, the splits worth searching, and plans with teams."""
 
 from dataclasses import replace
 from itertools import product
@@ -21,7 +21,7 @@ from pipeplan.core.words import PARTIAL, WHOLE, Letter
 from pipeplan.costs.sharding import ways
 from pipeplan.costs.sharding.exchanges import redistribution
 from pipeplan.costs.sharding.layer_ways import LayerWays
-from pipeplan.costs.sharding.layouts import made_layout, returned_layout
+from pipeplan.costs.sharding.placements import made_placement, returned_placement
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -39,9 +39,9 @@ MEGATRON = {"wide.weight": 0, "narrow.weight": 1}
 def test_layouts_are_those_of_a_matrix_product() -> None:
     """Columns need the whole input and return a part of its gradient; rows make a part of the output."""
     wide = pair().operators[0]
-    assert (made_layout(wide, "out"), returned_layout(wide, "out", INPUT)) == (1, PARTIAL)
-    assert (made_layout(wide, "in"), returned_layout(wide, "in", INPUT)) == (PARTIAL, 1)
-    assert (made_layout(wide, ""), returned_layout(wide, "", INPUT)) == (WHOLE, WHOLE)
+    assert (made_placement(wide, "out"), returned_placement(wide, "out", INPUT)) == (1, PARTIAL)
+    assert (made_placement(wide, "in"), returned_placement(wide, "in", INPUT)) == (PARTIAL, 1)
+    assert (made_placement(wide, ""), returned_placement(wide, "", INPUT)) == (WHOLE, WHOLE)
 
 
 def test_tokens_are_split_where_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""`SharedCopy`: a tensor in another layout, moved once for several operators that read it.
+"""`SharedCopy`: a tensor in other placements, moved once for several operators that read it.
 
 ::
 
@@ -22,7 +22,7 @@ class SharedCopy:
     Parameters
     ----------
     move : Move
-        From the layout in which the tensor is held to that of the copy.
+        From the placements in which the tensor is held to that of the copy.
     readers : int
         Operators that read it in the forward.
     for_inputs : bool

@@ -8,28 +8,28 @@ from torch import Tensor
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE, LayerWords, Layout
+from pipeplan.core.words import WHOLE, LayerWords, Placements
 from pipeplan_executor.sharding.sequence import stream_of
 
 
-def mesh_part(tensor: Tensor, layout: Layout, sizes: Sequence[int]) -> Tensor:
+def mesh_part(tensor: Tensor, placements: Placements, sizes: Sequence[int]) -> Tensor:
     """Return a tensor on the meta device like the part that one process has of one that passes between layers."""
     shape = list(tensor.shape)
-    for axis, count in _counts(tensor, layout, sizes).items():
+    for axis, count in _counts(tensor, placements, sizes).items():
         shape[axis] //= count
     return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
 
 
-def _counts(tensor: Tensor, layout: Layout, sizes: Sequence[int]) -> dict[int, int]:
-    """Return into how many parts a layout splits the axes of a tensor.
+def _counts(tensor: Tensor, placements: Placements, sizes: Sequence[int]) -> dict[int, int]:
+    """Return into how many parts placements split the axes of a tensor.
 
-    Entries of a layout count the axes that are longer than 1, and that of the samples.
+    Placements count the axes that are longer than 1, and that of the samples.
     """
     axes = [n for n, length in enumerate(tensor.shape) if length > 1 or n == 0]
     found: dict[int, int] = {}
-    for entry, count in zip(layout, sizes, strict=False):
-        if entry != WHOLE:
-            found[axes[entry]] = found.get(axes[entry], 1) * count
+    for placement, count in zip(placements, sizes, strict=False):
+        if placement != WHOLE:
+            found[axes[placement]] = found.get(axes[placement], 1) * count
     return found
 
 
@@ -46,13 +46,13 @@ def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]
     words = dict(plan.words)
     for name, after in pairwise(names):
         if name in words and after in words and words[name].output != words[after].input:
-            raise PlanError(f"the plan leaves the output of {name} in another layout than {after} reads it in")
+            raise PlanError(f"the plan leaves the output of {name} in other placements than {after} reads it in")
     ends = words.get(names[0], LayerWords()).input, words.get(names[-1], LayerWords()).output
-    if any(entry != WHOLE for end in ends for entry in end):
+    if any(placement != WHOLE for end in ends for placement in end):
         raise PlanError("the plan splits the batch or the model's output over a mesh; both are whole on every process")
     sizes = {name: stage.mesh for stage in plan.stages for name in stage.layers}
     for name, tensors in zip(names, flow[1:], strict=True):
-        if name not in words or not any(entry != WHOLE for entry in words[name].output):
+        if name not in words or not any(placement != WHOLE for placement in words[name].output):
             continue
         place, shapes = stream_of(tensors), [tuple(tensor.shape) for tensor in tensors]
         if place is None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, Copy, LayerWords, Layout, splits
+from pipeplan.core.words import UNSPLIT, WHOLE, Copy, LayerWords, Placements, splits
 from pipeplan.costs.sharding.signatures import with_fitting_ends
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.flow import as_tuple
@@ -219,7 +219,7 @@ class MeshLayers:
 def runs_whole(words: LayerWords) -> bool:
     """Return whether every process runs a layer as one, whatever its operators are."""
     return not words.splits_any and (
-        not words.operators or all(entry == WHOLE for entry in (*words.input, *words.output))
+        not words.operators or all(placement == WHOLE for placement in (*words.input, *words.output))
     )
 
 
@@ -252,5 +252,5 @@ def _forward(layer: nn.Module, *tensors: Tensor) -> Any:
     return type(layer).forward(layer, *tensors)
 
 
-def _ends(words: LayerWords) -> tuple[Layout, Layout]:
+def _ends(words: LayerWords) -> tuple[Placements, Placements]:
     return words.input, words.output

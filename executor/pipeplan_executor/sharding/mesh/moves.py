@@ -1,4 +1,4 @@
-"""Changes of layout on a mesh: collectives along its axes, one after the other, in a forward and in its backward."""
+"""Redistributions on a mesh: collectives along its axes, one after the other, in a forward and in its backward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import group_ranges
-from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Placements
 from pipeplan.costs.sharding.redistributions import way
 from pipeplan.costs.sharding.relayouts import Relayout
 from pipeplan.costs.sharding.shapes import Mesh
@@ -32,8 +32,8 @@ class MeshAxes:
     ----------
     mesh : DeviceMesh
     links : sequence of Link, optional
-        Between neighbours along each axis, as they were priced: they decide by which collectives layouts are changed.
-        By default all are alike.
+        Between neighbours along each axis, as they were priced: they decide by which collectives placements are
+        changed. By default all are alike.
     sharing : sequence of int, optional
         Devices along each axis that were priced as sending over one card at once; by default 1.
 
@@ -48,13 +48,13 @@ class MeshAxes:
         self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
         self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
 
-    def parts(self, layout: Layout, dimension: int) -> int:
-        """Return into how many parts a layout splits a dimension."""
-        return prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry == dimension)
+    def parts(self, placements: Placements, dimension: int) -> int:
+        """Return into how many parts placements split a dimension."""
+        return prod(n for n, placement in zip(self.sizes, placements, strict=True) if placement == dimension)
 
-    def share(self, layout: Layout) -> int:
-        """Return into how many parts a layout splits a tensor."""
-        return prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
+    def share(self, placements: Placements) -> int:
+        """Return into how many parts placements split a tensor."""
+        return prod(n for n, placement in zip(self.sizes, placements, strict=True) if placement >= 0)
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,24 @@ class Shape:
     parts: tuple[int, ...]
 
 
-def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: Shape) -> Tensor:
-    """Return this process's part of a tensor in another layout; the same object if it has it already.
+def moved(part: Tensor, axes: MeshAxes, source: Placements, target: Placements, shape: Shape) -> Tensor:
+    """Return this process's part of a tensor in other placements; the same object if it has it already.
 
     Raises
     ------
     ValueError
-        If the tensor cannot get the layout.
+        If the tensor cannot get these placements.
     """
     if source == target:
         return part
     size = prod(shape.lengths) * part.element_size()
     steps = way(source, target, size, axes.priced, shape.parts)
     if steps is None:
-        raise ValueError(f"a tensor of {shape.lengths} in the layout {source} cannot get the layout {target}")
-    for layout in steps:
-        (axis,) = (k for k, (one, other) in enumerate(zip(source, layout, strict=True)) if one != other)
-        part = along(part, axes, axis, source[axis], layout[axis], shape.groups)
-        source = layout
+        raise ValueError(f"a tensor of {shape.lengths} in the placements {source} cannot get the placements {target}")
+    for placements in steps:
+        (axis,) = (k for k, (one, other) in enumerate(zip(source, placements, strict=True)) if one != other)
+        part = along(part, axes, axis, source[axis], placements[axis], shape.groups)
+        source = placements
     return part
 
 
@@ -167,7 +167,7 @@ def _wait(tensor: Tensor) -> Tensor:
 
 
 class Move:
-    """A change of layout of tensors of one shape, and that of their gradients on the way back.
+    """A redistribution of tensors of one shape, and that of their gradients on the way back.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Move:
         self.how, self._shape, self._axes = how, shape, axes
 
     def forward(self, part: Tensor) -> Tensor:
-        """Return the part in the new layout."""
+        """Return the part in the new placements."""
         return moved(part, self._axes, self.how.source, self.how.target, self._shape)
 
     def backward(self, gradient: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class SummedGradient:
 class HeldTensor:
     """A tensor on a mesh between the operator that makes it and those that read it.
 
-    Part and gradient may have unlike layouts, so unlike shapes, which autograd does not allow a tensor and its
+    Part and gradient may have unlike placements, so unlike shapes, which autograd does not allow a tensor and its
     gradient. What it sees between maker and readers is a number, whose gradient is nothing::
 
         maker ──▶ number ──┬──▶ reader        forward: the part, moved for the reader
@@ -217,7 +217,7 @@ class HeldTensor:
     part : Tensor
         As it is made.
     move : Move
-        From there to the layout in which it is held; of the gradient from that of the sum.
+        From there to the placements in which it is held; of the gradient from that of the sum.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class HeldTensor:
         self._number: Tensor | None = _Making.apply(part, self._sum, move) if has_gradient else None
 
     def read(self, move: Move, copy: Tensor | None = None) -> Tensor:
-        """Return the part in the layout of a reader, moved from a copy if there is one."""
+        """Return the part in the placements of a reader, moved from a copy if there is one."""
         part = self.part if copy is None else copy
         if self._number is None or not torch.is_grad_enabled():
             return move.forward(part)

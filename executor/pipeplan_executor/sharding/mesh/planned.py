@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import UNSPLIT, Layout, Word
+from pipeplan.core.words import UNSPLIT, Placements, Word
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.operators.program import Pieces, Program, Step
 from pipeplan.frontend.operators.record import Call
@@ -21,8 +21,8 @@ from pipeplan_executor.sharding.mesh.moves import MeshAxes, Move, divided
 from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight
 
-Taken = Callable[[Tensor, Layout], Tensor]
-"""Takes a view of a part of its source, which has a layout."""
+Taken = Callable[[Tensor, Placements], Tensor]
+"""Takes a view of a part of its source, which has placements."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PlannedCalls:
     reading : callable
         How an operator, by its name, gets what it reads of a source.
     making : callable
-        How what an operator makes, by its name, gets the layout in which it is held, and the lengths of its part.
+        How what an operator makes, by its name, gets the placements in which it is held, and the lengths of its part.
     adds : callable
         Whether this process is the first of those that make parts of a sum, of an operator by its name.
     """
@@ -90,7 +90,7 @@ class PlannedCalls:
             self.of_operator.setdefault(weight.operator, []).append(weight)
         self._roots: dict[int, Handle] = {}  # by the ids of views, and of steps, which the program keeps
         self._views: dict[int, dict[int, Handle]] = {}
-        self._lengths: dict[tuple[int, Layout], tuple[int, ...]] = {}
+        self._lengths: dict[tuple[int, Placements], tuple[int, ...]] = {}
         self._narrowings: dict[tuple[int, int, tuple[str, ...], Word], tuple[Narrowing, ...]] = {}
         self.word = cache(self._word)
         self.reading = cache(self._reading)
@@ -98,12 +98,12 @@ class PlannedCalls:
         self.adds = cache(self._adds)
 
     def move(self, name: str, how: Relayout) -> Move:
-        """Return a change of layout of a tensor."""
+        """Return a redistribution of a tensor."""
         return Move(how, self._shapes[name], self._axes)
 
-    def lengths(self, name: str, layout: Layout) -> tuple[int, ...]:
+    def lengths(self, name: str, placements: Placements) -> tuple[int, ...]:
         """Return the lengths of this process's part of a tensor."""
-        return own_lengths(self._shapes[name], layout, self._axes)
+        return own_lengths(self._shapes[name], placements, self._axes)
 
     def root(self, view: View | None) -> Handle:
         """Return the handle of a view of a source that is held."""
@@ -123,16 +123,16 @@ class PlannedCalls:
             }
         return self._views[id(step)]
 
-    def _source(self, view: View, part: Tensor, layout: Layout) -> Tensor:
-        return calls.reshaped(part, self._shape(view, layout))
+    def _source(self, view: View, part: Tensor, placements: Placements) -> Tensor:
+        return calls.reshaped(part, self._shape(view, placements))
 
-    def _view(self, call: Call, number: int, view: View, before: Taken, part: Tensor, layout: Layout) -> Tensor:
-        return calls.view(call, number, before(part, layout), self._shape(view, layout))
+    def _view(self, call: Call, number: int, view: View, before: Taken, part: Tensor, placements: Placements) -> Tensor:
+        return calls.view(call, number, before(part, placements), self._shape(view, placements))
 
-    def _shape(self, view: View, layout: Layout) -> tuple[int, ...]:
-        key = id(view), layout
+    def _shape(self, view: View, placements: Placements) -> tuple[int, ...]:
+        key = id(view), placements
         if key not in self._lengths:
-            self._lengths[key] = own_shape(view, self._shapes[view.source.name], layout, self._axes)
+            self._lengths[key] = own_shape(view, self._shapes[view.source.name], placements, self._axes)
         return self._lengths[key]
 
     def narrowed(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.core.operators import INPUT, Operator
-from pipeplan.core.words import WHOLE, LayerWords, Layout, Word, splits
+from pipeplan.core.words import WHOLE, LayerWords, Placements, Word, splits
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.capture.private import memory_of
@@ -172,8 +172,8 @@ class _Run:
             if view is None:
                 self._handles[id(tensor)] = Handle(constant=part)
             else:
-                layout = self._plan.for_loss(view.source.name).target
-                self._given[view.source.name] = Base(part, layout, part.detach(), Repeated(Tensor.detach))
+                placements = self._plan.for_loss(view.source.name).target
+                self._given[view.source.name] = Base(part, placements, part.detach(), Repeated(Tensor.detach))
 
     def _run_all(self, steps: Sequence[Step]) -> None:
         enabled = torch.is_grad_enabled()
@@ -199,7 +199,7 @@ class _Run:
             return handle.constant
         given = self._given[name := handle.view.source.name]
         return handle.take(
-            self._calls.move(name, Relayout(given.layout, whole, whole, whole)).forward(given.part), whole
+            self._calls.move(name, Relayout(given.placements, whole, whole, whole)).forward(given.part), whole
         )
 
     def _ends(self) -> list[Tensor]:
@@ -331,19 +331,26 @@ class _Run:
         handle = self._handle(tensor)
         if handle.view is not None:
             base = self._base(bases, handle.view.source.name)
-            return self._taken(operator, step, tensor, handle, word, base.layout, base.part)
+            return self._taken(operator, step, tensor, handle, word, base.placements, base.part)
         if handle.constant is None:
             raise ValueError(f"{operator.name} reads a further result of an operator that is split")
         return self._calls.narrowed(operator, step, tensor, (), word, handle.constant)
 
     def _taken(
-        self, operator: Operator, step: Step, tensor: Tensor, handle: Handle, word: Word, layout: Layout, base: Tensor
+        self,
+        operator: Operator,
+        step: Step,
+        tensor: Tensor,
+        handle: Handle,
+        word: Word,
+        placements: Placements,
+        base: Tensor,
     ) -> Tensor:
         """Return an operand of what the operator reads."""
         assert handle.take is not None
         assert handle.view is not None
         row = self._row(operator, handle.view.source.name)
-        return self._calls.narrowed(operator, step, tensor, row, word, handle.take(base, layout))
+        return self._calls.narrowed(operator, step, tensor, row, word, handle.take(base, placements))
 
     def _part(self, operator: Operator, step: Step, bases: Mapping[str, Base], again: bool, tensor: Tensor) -> Part:
         """Return an operand of a product, and what is kept of it: parts as they are held, or itself."""
@@ -358,7 +365,7 @@ class _Run:
         repeated = base.again  # not the base, which has what was moved
         repeated.keep()
         word = self._calls.word(operator.name)
-        take = partial(self._taken, operator, step, tensor, handle, word, base.layout)
+        take = partial(self._taken, operator, step, tensor, handle, word, base.placements)
         return Part(value, base.held, lambda held: take(repeated.again(held)), parameter, repeated.begin)
 
     def _row(self, operator: Operator, source: str) -> tuple[str, ...]:

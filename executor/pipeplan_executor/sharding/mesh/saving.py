@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from pipeplan.core.words import Layout
+from pipeplan.core.words import Placements
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan_executor.sharding.private import outer_saving
 
@@ -72,7 +72,7 @@ class Base(NamedTuple):
     Attributes
     ----------
     part : Tensor
-    layout : Layout
+    placements : Placements
     held : Tensor
         As it is held, without a gradient.
     again : Repeated
@@ -80,7 +80,7 @@ class Base(NamedTuple):
     """
 
     part: Tensor
-    layout: Layout
+    placements: Placements
     held: Tensor
     again: Repeated
 

@@ -1,10 +1,10 @@
-"""Shapes of parts: of tensors that are views of what an operator makes, under the layout that this has."""
+"""Shapes of parts: of tensors that are views of what an operator makes, under the placements that this has."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from pipeplan.core.words import Layout
+from pipeplan.core.words import Placements
 from pipeplan.costs.sharding.signatures import parts_of
 from pipeplan.frontend.operators.factors import Axis, Factor
 from pipeplan.frontend.operators.program import Program, Role
@@ -30,14 +30,14 @@ def shapes_of(program: Program) -> dict[str, Shape]:
     return found
 
 
-def own_lengths(shape: Shape, layout: Layout, axes: MeshAxes) -> tuple[int, ...]:
+def own_lengths(shape: Shape, placements: Placements, axes: MeshAxes) -> tuple[int, ...]:
     """Return the lengths of the part that this process has of a tensor."""
-    return tuple(length // axes.parts(layout, dimension) for dimension, length in enumerate(shape.lengths))
+    return tuple(length // axes.parts(placements, dimension) for dimension, length in enumerate(shape.lengths))
 
 
-def own_shape(view: View, shape: Shape, layout: Layout, axes: MeshAxes) -> tuple[int, ...]:
-    """Return the lengths of the part of a view that this process has, if the source has a layout."""
-    counts = [axes.parts(layout, dimension) for dimension in range(len(shape.lengths))]
+def own_shape(view: View, shape: Shape, placements: Placements, axes: MeshAxes) -> tuple[int, ...]:
+    """Return the lengths of the part of a view that this process has, if the source has placements."""
+    counts = [axes.parts(placements, dimension) for dimension in range(len(shape.lengths))]
     divided = _divided(view.axes, shape, counts)
     return tuple(
         prod(factor.size // counts[factor.axis or 0] if factor in divided else factor.size for factor in axis)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import Operator, Weight
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Placements, Word
 from pipeplan.costs.sharding.prices import gather_order
 from pipeplan.costs.sharding.relayouts import PlannedLayer
 from pipeplan.costs.sharding.words import gathered_along
@@ -42,7 +42,7 @@ class MeshWeight:
         Of the whole parameter.
     cuts : tuple of Cut
         The outermost first; gathered ones are innermost.
-    needed : Layout
+    needed : Placements
         In which the operator gets it.
     summed : tuple of int
         Axes along which gradients are parts of a sum, which is made once per step.
@@ -52,7 +52,7 @@ class MeshWeight:
     operator: str
     shape: tuple[int, ...]
     cuts: tuple[Cut, ...]
-    needed: Layout
+    needed: Placements
     summed: tuple[int, ...]
 
     def shard(self, axes: MeshAxes) -> ParameterShard | None:

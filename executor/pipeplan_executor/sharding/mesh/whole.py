@@ -15,30 +15,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Placements
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
 from pipeplan_executor.sharding.sequence import stream_of
 from pipeplan_executor.sharding.shards import ParameterShard
 
 
-def entered(tensors: Sequence[Tensor], layout: Layout, axes: MeshAxes) -> tuple[Tensor, ...]:
+def entered(tensors: Sequence[Tensor], placements: Placements, axes: MeshAxes) -> tuple[Tensor, ...]:
     """Return whole tensors from those between layers, of which one is in parts."""
-    return _at_ends(tensors, layout, axes, True)
+    return _at_ends(tensors, placements, axes, True)
 
 
-def left(tensors: Sequence[Tensor], layout: Layout, axes: MeshAxes) -> tuple[Tensor, ...]:
+def left(tensors: Sequence[Tensor], placements: Placements, axes: MeshAxes) -> tuple[Tensor, ...]:
     """Return tensors as they pass between layers: of one, this process's part."""
-    return _at_ends(tensors, layout, axes, False)
+    return _at_ends(tensors, placements, axes, False)
 
 
-def _at_ends(tensors: Sequence[Tensor], layout: Layout, axes: MeshAxes, gathers: bool) -> tuple[Tensor, ...]:
-    place = stream_of(tensors) if any(entry != WHOLE for entry in layout) else None
-    return tuple(_moved(t, layout, axes, gathers) if n == place else t for n, t in enumerate(tensors))
+def _at_ends(tensors: Sequence[Tensor], placements: Placements, axes: MeshAxes, gathers: bool) -> tuple[Tensor, ...]:
+    place = stream_of(tensors) if any(placement != WHOLE for placement in placements) else None
+    return tuple(_moved(t, placements, axes, gathers) if n == place else t for n, t in enumerate(tensors))
 
 
-def _moved(tensor: Tensor, layout: Layout, axes: MeshAxes, gathers: bool) -> Tensor:
+def _moved(tensor: Tensor, placements: Placements, axes: MeshAxes, gathers: bool) -> Tensor:
     long = [n for n, length in enumerate(tensor.shape) if length > 1 or n == 0]
-    cuts = [(axis, long[entry]) for axis, entry in enumerate(layout) if entry != WHOLE]
+    cuts = [(axis, long[placement]) for axis, placement in enumerate(placements) if placement != WHOLE]
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return _gathered(tensor, axes, cuts) if gathers else _parted(tensor, axes, cuts)
     made: Tensor = _End.apply(tensor, axes, cuts, gathers)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import PARTIAL, WHOLE, Copy, LayerWords, Layout, Letter
+from pipeplan.core.words import PARTIAL, WHOLE, Copy, LayerWords, Letter, Placements
 from pipeplan.costs.sharding.prices import GATHERED, weight_placement
 from pipeplan.costs.sharding.problem import MeshProblem
 
@@ -95,7 +95,7 @@ def _placed(operator: Operator, name: str, words: LayerWords, problem: MeshProbl
         operator.name,
         operator.kind,
         tuple(map(_split, word)),
-        tuple("whole" if entry == WHOLE else operator.makes[entry] for entry in held),
+        tuple("whole" if placement == WHOLE else operator.makes[placement] for placement in held),
         _dimensions(held),
         None if summed is None else _dimensions(summed),
         None if copy is None else _copied(copy, problem),
@@ -108,16 +108,19 @@ def _copied(copy: Copy, problem: MeshProblem) -> PlacedCopy:
     """A copy, and its readers by the names that they have in their layers."""
     every = problem.graph.operators
     names = (problem.own(every[problem.index[name]]).operator.name for name in copy.readers)
-    return PlacedCopy(_dimensions(copy.layout), tuple(names), copy.kept)
+    return PlacedCopy(_dimensions(copy.placements), tuple(names), copy.kept)
 
 
 def _split(letter: Letter) -> str:
     return (letter.loop or "whole") + ", gathered" * letter.gathers + f", by {letter.by}" * bool(letter.by)
 
 
-def _dimensions(layout: Layout) -> Dimensions:
-    return tuple("parts of a sum" if entry == PARTIAL else None if entry == WHOLE else entry for entry in layout)
+def _dimensions(placements: Placements) -> Dimensions:
+    return tuple(
+        "parts of a sum" if placement == PARTIAL else None if placement == WHOLE else placement
+        for placement in placements
+    )
 
 
-def _place(entry: int) -> int | str | None:
-    return "gathered" if entry == GATHERED else None if entry == WHOLE else entry
+def _place(placement: int) -> int | str | None:
+    return "gathered" if placement == GATHERED else None if placement == WHOLE else placement

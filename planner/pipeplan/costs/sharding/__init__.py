@@ -1,6 +1,6 @@
 """Splitting operators over the devices of a team: a mesh of one or several axes, along each of which they are split.
 
-`teams` has what is asked, `places` the nodes of a team, and `shapes` its meshes. `layouts` has the layouts of an
+`teams` has what is asked, `places` the nodes of a team, and `shapes` its meshes. `placements` has the placements of an
 operator's tensors along one axis, `exchanges` the collectives between them, and `redistributions` the ways over several
 axes. `words` has the ways to split an operator, `rooflines` and `prices` what these cost, `problem` the choice of them
 for a layer or a model in `coordinates`, and `frontiers` that of the mesh too. `device_costs` is what a device has of a

@@ -1,8 +1,8 @@
 """Copies of tensors on a mesh: one redistribution for several operators that read a tensor.
 
-A tensor that several operators read is a node of the problem of its own. Its state is the layout in which it is held,
-that of a copy with some of its dimensions gathered, if there is one, and whether the copy is made once more in the
-backward, or kept for it::
+A tensor that several operators read is a node of the problem of its own. Its state is the placements in which it is
+held, that of a copy with some of its dimensions gathered, if there is one, and whether the copy is made once more in
+the backward, or kept for it::
 
     norm, 1/T of the tokens ──▶ (tensor: 1/T held, a whole copy, again) ──┬──▶ query, columns      one gather forward,
                                                                           ├──▶ key, columns        one backward; each
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import WHOLE, Layout
+from pipeplan.core.words import WHOLE, Placements
 from pipeplan.costs.sharding.relayouts import moves_again
 from pipeplan.costs.sharding.signatures import MeshSignatures
 
@@ -31,10 +31,10 @@ Array = NDArray[np.int64]
 
 
 class CopyState(NamedTuple):
-    """How a tensor is held, the layout of its copy, and whether that is made again in the backward, or kept for it."""
+    """How a tensor is held, the placements of its copy, and whether a backward makes that again, or it is kept."""
 
-    held: Layout
-    copy: Layout | None = None
+    held: Placements
+    copy: Placements | None = None
     again: bool = False
     kept: bool = False
 
@@ -70,8 +70,8 @@ class MeshCopies(MeshSignatures):
         """The tensors that may have copies."""
         return frozenset(each.tensor for each in self.copied)
 
-    def takes_copy(self, reader: Operator, name: str, state: CopyState, need: Layout) -> bool:
-        """Return whether an operator that needs a tensor in a layout gets it from the copy."""
+    def takes_copy(self, reader: Operator, name: str, state: CopyState, need: Placements) -> bool:
+        """Return whether an operator that needs a tensor in placements gets it from the copy."""
         if state.copy is None:
             return False
         if self.only is not None:
@@ -96,17 +96,17 @@ class MeshCopies(MeshSignatures):
             used = () if copy is None else copy.readers
             kept = copy is not None and copy.kept
             again = any(moves_again(self.graph, each) for each in self.readers[name] if each.name in used)
-            return (CopyState(helds[0], copy and copy.layout, again and not kept, kept),)
+            return (CopyState(helds[0], copy and copy.placements, again and not kept, kept),)
         if not self.shares:
             return tuple(map(CopyState, helds))
         return tuple(state for held in helds for state in (CopyState(held), *self._with_copy(name, held)))
 
-    def _with_copy(self, name: str, held: Layout) -> Iterator[CopyState]:
+    def _with_copy(self, name: str, held: Placements) -> Iterator[CopyState]:
         needs = {
             each.name: {self.needed(each, own.word, name) for own in self.signatures[self.index[each.name]]}
             for each in self.readers[name]
         }
-        for copy in product(*((entry, WHOLE) if entry != WHOLE else (WHOLE,) for entry in held)):
+        for copy in product(*((placement, WHOLE) if placement != WHOLE else (WHOLE,) for placement in held)):
             if copy == held or not self.moves(name, False).cost(held, copy):
                 continue
             for again, kept in ((False, False), (True, False), *([(False, True)] if self.keeps else [])):

@@ -7,7 +7,7 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.words import WHOLE, LayerWords
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.coordinates import COORDINATES
-from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.prices import class_axes, exchanged
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES
@@ -61,7 +61,7 @@ def _at_once(problem: MeshProblem, words: LayerWords) -> int:
         own += sum(size for first, last, size in copies if first <= number <= last)
         for source in each.reads:
             need, copy = problem.needed(each, word, source), words.copies.get(source)
-            if copy is None or (each.name, need) not in ((reader, copy.layout) for reader in copy.readers):
+            if copy is None or (each.name, need) not in ((reader, copy.placements) for reader in copy.readers):
                 held, read = problem.held(source, words), share(need, sizes)
                 own += problem.tensors[source].size // read * (read < share(held, sizes))
         found.append(own)
@@ -86,10 +86,10 @@ def _output(problem: MeshProblem, words: LayerWords) -> int:
 def _copies_at(problem: MeshProblem, words: LayerWords) -> list[tuple[int, int, int]]:
     """The copies that are not kept: numbers of the first and the last operator that reads one, and its bytes."""
     found = []
-    for name, (layout, readers, kept) in words.copies.items():
+    for name, (placements, readers, kept) in words.copies.items():
         if kept:
             continue
         places = [problem.index[reader] for reader in readers]
-        size = problem.tensors[name].size // share(layout, problem.mesh.sizes)
+        size = problem.tensors[name].size // share(placements, problem.mesh.sizes)
         found.append((min(places), max(places), size))
     return found

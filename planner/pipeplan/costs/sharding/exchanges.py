@@ -1,6 +1,6 @@
-"""Collectives along one axis of a mesh, or in a team: which one changes a layout into another, and how long it takes.
+"""Collectives along one axis of a mesh: which one changes a placement into another, and how long it takes.
 
-A layout along an axis is whole, a part of a sum, or the dimension of the tensor that is split::
+A placement along an axis is whole, a part of a sum, or the dimension of the tensor that is split::
 
     from             to whole      to a split dimension
     a part of a sum  all-reduce    reduce-scatter
@@ -16,7 +16,7 @@ from pipeplan.costs.collectives import all_reduce, alone
 
 
 class Exchange(StrEnum):
-    """Collectives that change the layout of a tensor."""
+    """Collectives that change the placements of a tensor."""
 
     SUM = "all-reduce"
     GATHER = "all-gather"
@@ -40,7 +40,7 @@ def collective(kind: Exchange, size: int, team: int, link: Link, sharing: int = 
 
 
 def exchange(source: int, target: int) -> Exchange | None:
-    """Return the collective by which a tensor gets another layout; None if members send nothing.
+    """Return the collective by which a tensor gets other placements; None if members send nothing.
 
     A sum is an all-reduce, or a reduce-scatter where the target is split; what is split is gathered; from one axis to
     another each member sends every other one its part. Members drop parts of what is whole, or all but one drop it.
@@ -53,7 +53,7 @@ def exchange(source: int, target: int) -> Exchange | None:
 
 
 def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
-    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
+    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets other placements; None if it cannot.
 
     What is whole becomes a part of a sum without sending: that of one member is the whole, of the others nothing.
     ``sharing``: as in `collective`.

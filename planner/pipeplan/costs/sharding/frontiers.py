@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
     @property
     def choice(self) -> Choice:
-        """The signature of each operator, and the layout of each sum."""
+        """The signature of each operator, and the placements of each sum."""
         return self.found.choice(self.number)
 
 

@@ -14,7 +14,7 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.words import BY_KEYS, UNSPLIT, LayerWords, Word
 from pipeplan.costs.sharding.coordinates import FASTEST, WORTH, in_order, least
-from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.sharding.shapes import Mesh

@@ -3,7 +3,7 @@
 ::
 
     layer 0     lookup ──▶ …                       names: 'block.0/query'
-    layer 1         ╰──▶ norm ──▶ query ──▶ …      reads what layer 0 makes, in whatever layout that is held
+    layer 1         ╰──▶ norm ──▶ query ──▶ …      reads what layer 0 makes, in whatever placements that is held
 
 What each operator takes is that of its layer (`Rooflines`); equal layers share these. A layer whose operators are not
 known is one operator, which runs whole on every device.

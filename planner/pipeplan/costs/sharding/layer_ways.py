@@ -2,8 +2,8 @@
 
 These are operators that split weights, or sum gradients of weights that are more than 1 / `PARTS` of the layer's;
 products of matrices and attention on parts of the tokens; and the loss if its classes are split. Those with weights
-that the layer shares with others are always among them. Under given main words the other operators, and the layouts of
-all tensors, are those of the fastest choice, with copies that are kept for the backward or without.
+that the layer shares with others are always among them. Under given main words the other operators, and the placements
+of all tensors, are those of the fastest choice, with copies that are kept for the backward or without.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -9,21 +9,21 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import LayerWords, Layout
+from pipeplan.core.words import LayerWords, Placements
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.device_costs import device_cost
 from pipeplan.costs.sharding.layer_ways import main_words, parallelism
-from pipeplan.costs.sharding.layouts import ends_of
 from pipeplan.costs.sharding.named import Strategy, rows_are_samples
+from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import shared_bytes
 from pipeplan.costs.sharding.words import divides
 
-Case = tuple[str, Layout, Layout]
-"""The operators of a layer, and the layouts of what it reads and makes."""
+Case = tuple[str, Placements, Placements]
+"""The operators of a layer, and the placements of what it reads and makes."""
 
 
 class Way(NamedTuple):
@@ -31,14 +31,14 @@ class Way(NamedTuple):
 
     Attributes
     ----------
-    layout : Layout
+    placements : Placements
         Of what passes between layers.
     passes : tuple of bool
         For each layer whether its output has it; others are whole.
     words : tuple of (Case, LayerWords)
     """
 
-    layout: Layout
+    placements: Placements
     passes: tuple[bool, ...]
     words: tuple[tuple[Case, LayerWords], ...]
 
@@ -86,19 +86,19 @@ class MeshMembers:
         rows = [(each, own.operators[each.name].word) for graph, own in every for each in graph.operators]
         return all(divides(operator, word, self.sizes) for operator, word in rows) and None not in (
             self._evaluated(way, own[0], self.teams.kinds[0], size)
-            for own in self.cases(way.layout, way.passes).values()
+            for own in self.cases(way.placements, way.passes).values()
         )
 
-    def case(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> Case:
-        """Return the operators and the ends of a layer, if some outputs have a layout."""
-        return self.teams.model.layers[i].operators, *ends_of(layout, passes, i)
+    def case(self, i: int, placements: Placements, passes: tuple[bool, ...]) -> Case:
+        """Return the operators and the ends of a layer, if some outputs have them."""
+        return self.teams.model.layers[i].operators, *ends_of(placements, passes, i)
 
-    def cases(self, layout: Layout, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
+    def cases(self, placements: Placements, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
         """Return the numbers of the layers that are split alike, by operators and ends."""
         found: dict[Case, list[int]] = {}
         for i, layer in enumerate(self.teams.model.layers):
             if layer.operators:
-                found.setdefault(self.case(i, layout, passes), []).append(i)
+                found.setdefault(self.case(i, placements, passes), []).append(i)
         return found
 
     def problem(
@@ -151,12 +151,12 @@ class MeshMembers:
 
     def _chosen(self, way: Way, i: int, kind: DeviceKind, size: int) -> MeshProblem:
         """The problem of a layer with one signature of each operator."""
-        case = self.case(i, way.layout, way.passes)
+        case = self.case(i, way.placements, way.passes)
         return self.problem([i], case, kind, size, dict(way.words)[case])
 
     def member(self, way: Way, i: int, kind: DeviceKind, size: int) -> LayerCost:
         """Return the cost of a layer on each device."""
-        words = dict(way.words)[self.case(i, way.layout, way.passes)]
+        words = dict(way.words)[self.case(i, way.placements, way.passes)]
         return device_cost(self._chosen(way, i, kind, size), words, self.costs(way, i, kind, size))
 
     def kept(self, way: Way, i: int) -> int:
@@ -185,7 +185,7 @@ class MeshMembers:
 
     def _shared(self, way: Way, tie: Tie) -> int:
         """Bytes on a device of the weights that layers share."""
-        case = self.case(self.teams.model.names.index(tie.layers[0]), way.layout, way.passes)
+        case = self.case(self.teams.model.names.index(tie.layers[0]), way.placements, way.passes)
         operators = dict(way.words)[case].operators if case[0] else {}
         words = {name: word for name, (word, _) in operators.items()}
         return shared_bytes(tie, self.teams.model.operators.get(case[0]), words, self.sizes)
@@ -194,14 +194,14 @@ class MeshMembers:
         """Return a way as a split."""
         of, layers = dict(way.words), self.teams.model.layers
         words = tuple(
-            of[self.case(i, way.layout, way.passes)] if layer.operators else LayerWords()
+            of[self.case(i, way.placements, way.passes)] if layer.operators else LayerWords()
             for i, layer in enumerate(layers)
         )
         every = [(self.graphs[name], own) for (name, *_), own in way.words]
         places = ((kind.name, size) for kind in self.teams.kinds for size in self.possible(way))
         return Split(
             self.sizes,
-            way.layout,
+            way.placements,
             way.passes,
             number,
             *self.teams.links(self.sizes),

@@ -1,4 +1,4 @@
-"""Linear maps under the forms of tensor parallelism that have names, as words and layouts on a mesh.
+"""Linear maps under the forms of tensor parallelism that have names, as words and placements on a mesh.
 
 ::
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.operators import Operator, Weight
-from pipeplan.core.words import STRATEGIES, WHOLE, Layout, Letter, Signature, Word
+from pipeplan.core.words import STRATEGIES, WHOLE, Letter, Placements, Signature, Word
 from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap, Volume, volume
 
 FEATURES = 1
@@ -31,12 +31,12 @@ FEATURES = 1
 
 
 class Form(NamedTuple):
-    """How a linear map is split: devices along each axis, its word, and the layouts of input and output."""
+    """How a linear map is split: devices along each axis, its word, and the placements of input and output."""
 
     sizes: tuple[int, ...]
     word: Word
-    arrives: Layout
-    leaves: Layout
+    arrives: Placements
+    leaves: Placements
 
     def volume(
         self, linear: LinearMap, keep: bool = True, algorithm: Algorithm = Algorithm.RING, twice: bool = False
@@ -86,7 +86,7 @@ class Strategy(NamedTuple):
     words : tuple of str
         What products of matrices may be split by along each axis, as in `STRATEGIES`.
     between : tuple of str
-        Layouts of what passes between layers: along each axis rows (r) or features (f).
+        Placements of what passes between layers: along each axis rows (r) or features (f).
     """
 
     words: tuple[str, ...]
@@ -100,8 +100,8 @@ class Strategy(NamedTuple):
         fewest = min(each.count("f") for each in leaves)
         return cls(words, tuple(each for each in leaves if each.count("f") == fewest))
 
-    def layouts(self, rank: int, tokens: bool) -> Iterator[Layout]:
-        """Yield the layouts of what passes between layers, of so many dimensions; ``tokens``: rows may be tokens.
+    def placements(self, rank: int, tokens: bool) -> Iterator[Placements]:
+        """Yield the placements of what passes between layers, of so many dimensions; ``tokens``: rows may be tokens.
 
         The first dimension is samples, the last one features.
         """

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import SAMPLE, Operator, Weight
-from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Word
+from pipeplan.core.words import UNSPLIT, WHOLE, Placements, Word
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.coordinates import COORDINATES
@@ -27,7 +27,7 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = (
 """The coordinates to which times of these passes are added."""
 SUMMED = np.array([int(name == "summed") for name in COORDINATES], np.int64)
 GATHERED = -3
-"""Entry of the layout of a weight that is split along an axis and gathered for every pass."""
+"""Entry of the placements of a weight that is split along an axis and gathered for every pass."""
 
 
 def word_costs(
@@ -158,7 +158,7 @@ def class_axes(word: Word) -> tuple[int, ...]:
     return tuple(axis for axis, letter in enumerate(word) if letter.loop not in (UNSPLIT, SAMPLE))
 
 
-def weight_placement(weight: Weight, word: Word) -> Layout:
+def weight_placement(weight: Weight, word: Word) -> Placements:
     """Return for each axis of the mesh the dimension of a weight that it splits, `WHOLE`, or `GATHERED`."""
     return tuple(
         GATHERED

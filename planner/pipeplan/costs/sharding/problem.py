@@ -1,7 +1,7 @@
 """The operators of a layer, or of a whole model, on a mesh as a problem of `pipeplan_formulations.sharding`.
 
-In nanoseconds and bytes. A signature of an operator is a word (`words`), and the layout in which parts of sums that it
-makes are added up. Nodes are operators, and the sums of gradients that several operators return::
+In nanoseconds and bytes. A signature of an operator is a word (`words`), and the placements in which parts of sums that
+it makes are added up. Nodes are operators, and the sums of gradients that several operators return::
 
     norm ──┬──▶ query ──┐
        │   ├──▶ key   ──┤  (sum)        forward from maker to reader, backward from reader to maker, or to the
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import Copy, LayerWords, Layout, Signature
+from pipeplan.core.words import Copy, LayerWords, Placements, Signature
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.copies import CopiedTensor, MeshCopies
 from pipeplan.costs.sharding.joined import SharedWeight
@@ -86,14 +86,14 @@ class MeshProblem(MeshCopies):
         operators = self.graph.operators
         return {each.name: own[k] for each, own, k in zip(operators, self.signatures, choice, strict=False)}
 
-    def layouts(self, choice: Sequence[int]) -> dict[str, Layout]:
-        """Return the layout in which the gradient of each tensor that several operators read is summed up."""
+    def sums_of(self, choice: Sequence[int]) -> dict[str, Placements]:
+        """Return the placements in which the gradient of each tensor that several operators read is summed up."""
         chosen = choice[len(self.graph.operators) :]
-        return {each.tensor: each.layouts[k] for each, k in zip(self.sums, chosen, strict=False)}
+        return {each.tensor: each.choices[k] for each, k in zip(self.sums, chosen, strict=False)}
 
     def layer_words(self, choice: Sequence[int]) -> LayerWords:
         """Return how the layer runs in a choice."""
-        return LayerWords(self.words(choice), self.layouts(choice), self.input, self.output, self.copies(choice))
+        return LayerWords(self.words(choice), self.sums_of(choice), self.input, self.output, self.copies(choice))
 
     def copies(self, choice: Sequence[int]) -> dict[str, Copy]:
         """Return the copies of a choice, with the operators that read them."""
@@ -107,32 +107,32 @@ class MeshProblem(MeshCopies):
         return found
 
     def _alike(self, own: Sum) -> tuple[object, ...]:
-        """What determines the tables of a sum: what makes it, its layouts, the tensor."""
-        return self.likeness.get(own.tensor, own.tensor), own.layouts, self.tensors[own.tensor]
+        """What determines the tables of a sum: what makes it, its placements, the tensor."""
+        return self.likeness.get(own.tensor, own.tensor), own.choices, self.tensors[own.tensor]
 
     def _from_behind(self, own: Sum) -> Array:
-        """Times in which the gradient of an output gets the layout of its sum; nothing for other tensors."""
+        """Times in which the gradient of an output gets the placements of its sum; nothing for other tensors."""
         times = self.graph.outputs.count(own.tensor)
         if not times:
-            return _free(len(own.layouts))
+            return _free(len(own.choices))
         moves, end = self.moves(own.tensor, True), [self._end(own.tensor)]
-        from_end: Array = _times(moves, end, own.layouts, times * INPUT_GRADIENT)[0]
+        from_end: Array = _times(moves, end, own.choices, times * INPUT_GRADIENT)[0]
         return from_end
 
     def _to_maker(self, own: Sum) -> Array:
-        """Times to give the maker of a tensor its gradient, summed up in a layout."""
+        """Times to give the maker of a tensor its gradient, summed up in placements."""
         maker = self.index[own.tensor]
         wanted = [gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]]
-        return _times(self.moves(own.tensor, True), own.layouts, wanted, INPUT_GRADIENT).swapaxes(0, 1)
+        return _times(self.moves(own.tensor, True), own.choices, wanted, INPUT_GRADIENT).swapaxes(0, 1)
 
     def _to_input(self, own: Sum) -> Array:
-        """Times to give an input of the layer its gradient, summed up in a layout."""
-        return _times(self.moves(own.tensor, True), own.layouts, [self._end(own.tensor)], INPUT_GRADIENT)[:, 0]
+        """Times to give an input of the layer its gradient, summed up in placements."""
+        return _times(self.moves(own.tensor, True), own.choices, [self._end(own.tensor)], INPUT_GRADIENT)[:, 0]
 
     def _to_sum(self, own: Sum, reader: Operator) -> Array:
-        """Times to sum up the gradient that an operator returns in a layout."""
+        """Times to sum up the gradient that an operator returns in placements."""
         back = [returned(reader, each.word, own.tensor) for each in self.signatures[self.index[reader.name]]]
-        return _times(self.moves(own.tensor, True), back, own.layouts, INPUT_GRADIENT)
+        return _times(self.moves(own.tensor, True), back, own.choices, INPUT_GRADIENT)
 
     def _edge(self, reader: Operator, name: str, summed: bool, copied: bool) -> Array:
         """Times to read what another operator makes, and to return its gradient where it is not a sum's.
@@ -272,9 +272,9 @@ def _added(one: Array, two: Array) -> Array:
 
 
 def _times(
-    moves: Redistributions[int], sources: Sequence[Layout], targets: Sequence[Layout], coordinates: Array
+    moves: Redistributions[int], sources: Sequence[Placements], targets: Sequence[Placements], coordinates: Array
 ) -> Array:
-    """Times between layouts, in these coordinates; `UNLIMITED` where there is no way."""
+    """Times between placements, in these coordinates; `UNLIMITED` where there is no way."""
     rows, columns = list(dict.fromkeys(sources)), list(dict.fromkeys(targets))
     found = np.array([[_limited(moves.cost(a, b)) for b in columns] for a in rows], np.int64)
     row, column = {a: i for i, a in enumerate(rows)}, {b: i for i, b in enumerate(columns)}

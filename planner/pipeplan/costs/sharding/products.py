@@ -1,8 +1,8 @@
 """Numbers that each product of a model receives in a choice, over the least that any algorithm receives.
 
 A product is an operator with one matrix as its weight that multiplies rows by it. Counted are the numbers that a device
-receives forward: its input, moved from the layout in which it is held; its weight, where that is gathered; and parts of
-sums of its output.
+receives forward: its input, moved from the placements in which it is held; its weight, where that is gathered; and
+parts of sums of its output.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from math import isqrt
 from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, Weight
-from pipeplan.core.words import Layout, Signature
+from pipeplan.core.words import Placements, Signature
 from pipeplan.costs.sharding.lower_bound import least_received
 from pipeplan.costs.sharding.prices import weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
@@ -105,8 +105,8 @@ class _Way:
         return _Way(self.time + other.time, self.numbers + other.numbers)
 
 
-def _moved(problem: MeshProblem, name: str, source: Layout, target: Layout, item: int) -> Fraction:
-    """Numbers that a device receives on the fastest way of a tensor from one layout to another."""
+def _moved(problem: MeshProblem, name: str, source: Placements, target: Placements, item: int) -> Fraction:
+    """Numbers that a device receives on the fastest way of a tensor from placements to others."""
     tensor, mesh = problem.tensors[name], problem.mesh
     clock = times(tensor.size, mesh.sizes, mesh.links, tensor.parts, mesh.sharing)
 

@@ -173,7 +173,7 @@ def _questions(
 def _mixes(
     every: Mapping[int, Teams], ways: Mapping[Split, Model], model: Model, cluster: Cluster, job: Job
 ) -> Iterator[MixedQuestion]:
-    """Yield the questions of teams of unlike sizes, if they are asked for: one for each layout between layers."""
+    """Yield the questions of teams of unlike sizes, if they are asked for: one for all placements between layers."""
     counts = tuple(job.batch // size for size in next(iter(every.values())).sizes)
     levels = tuple(level for level in job.zero if level < SHARDED)
     pinned = {name for names in tied_layers(model) for name in names} & {name for name, _ in job.pin}

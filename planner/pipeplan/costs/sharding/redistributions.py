@@ -1,7 +1,7 @@
-"""Redistributions on a mesh: the cheapest collectives from one layout of a tensor to another.
+"""Redistributions on a mesh: the cheapest collectives from placements of a tensor to others.
 
-A layout has an entry for each axis of the mesh: whole, a part of a sum, or the dimension that is split along it. Axes
-that split one dimension are nested in the order of the mesh, the first one outside::
+placements have an entry for each axis of the mesh: whole, a part of a sum, or the dimension that is split along it.
+Axes that split one dimension are nested in the order of the mesh, the first one outside::
 
     rows over axes 0 and 1, 2 x 2         0, 0 | 0, 1 | 1, 0 | 1, 1
 
@@ -18,7 +18,7 @@ from math import prod
 from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Placements
 from pipeplan.costs.sharding.exchanges import Exchange, exchange, redistribution
 from pipeplan.costs.sharding.shapes import Mesh
 
@@ -36,7 +36,7 @@ Cost = TypeVar("Cost", bound=Price)
 
 @dataclass(frozen=True)
 class Redistributions(Generic[Cost]):
-    """Least costs to change the layout of a tensor.
+    """Least costs to change the placements of a tensor.
 
     Attributes
     ----------
@@ -55,11 +55,15 @@ class Redistributions(Generic[Cost]):
     lengths: tuple[int, ...]
     price: Callable[[int, int, int, int], Cost]
     nothing: Cost
-    _found: dict[Layout, dict[Layout, Cost]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _before: dict[Layout, dict[Layout, Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _found: dict[Placements, dict[Placements, Cost]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _before: dict[Placements, dict[Placements, Placements]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def cost(self, source: Layout, target: Layout) -> Cost | None:
-        """Return the least cost from one layout to another; None if there is no way.
+    def cost(self, source: Placements, target: Placements) -> Cost | None:
+        """Return the least cost from placements to others; None if there is no way.
 
         What is whole along an axis is a part of a sum for nothing: one device has it.
         """
@@ -68,8 +72,8 @@ class Redistributions(Generic[Cost]):
             return None
         return self.nothing if source == sent else self.costs(source).get(sent)
 
-    def way(self, source: Layout, target: Layout) -> tuple[Layout, ...] | None:
-        """Return the layouts on the cheapest way, the target included; None if there is none."""
+    def way(self, source: Placements, target: Placements) -> tuple[Placements, ...] | None:
+        """Return the placements on the cheapest way, the target included; None if there is none."""
         sent = _sent(source, target)
         if sent is None or self.cost(source, target) is None:
             return None
@@ -77,37 +81,37 @@ class Redistributions(Generic[Cost]):
         while found[-1] != source:
             found.append(self._before[source][found[-1]])
         steps = found[-2::-1]
-        for axis, entry in enumerate(target):
-            if entry != sent[axis]:
+        for axis, placement in enumerate(target):
+            if placement != sent[axis]:
                 steps.append((*target[: axis + 1], *sent[axis + 1 :]))
         return tuple(steps)
 
-    def costs(self, source: Layout) -> dict[Layout, Cost]:
-        """Return the least cost of every layout that can be reached (Dijkstra's algorithm)."""
+    def costs(self, source: Placements) -> dict[Placements, Cost]:
+        """Return the least cost of all placements that can be reached (Dijkstra's algorithm)."""
         if source not in self._found:
             self._found[source] = self._search(source)
         return self._found[source]
 
-    def _search(self, source: Layout) -> dict[Layout, Cost]:
-        done: dict[Layout, Cost] = {}
+    def _search(self, source: Placements) -> dict[Placements, Cost]:
+        done: dict[Placements, Cost] = {}
         before = self._before.setdefault(source, {})
         number = count()
         queue = [(self.nothing, next(number), source, source)]
         while queue:
-            cost, _, layout, previous = heappop(queue)
-            if layout not in done:
-                done[layout], before[layout] = cost, previous
-                for other, *step in _steps(self.sizes, self.lengths, layout):
+            cost, _, placements, previous = heappop(queue)
+            if placements not in done:
+                done[placements], before[placements] = cost, previous
+                for other, *step in _steps(self.sizes, self.lengths, placements):
                     if other not in done:
-                        heappush(queue, (cost + self.price(*step), next(number), other, layout))
+                        heappush(queue, (cost + self.price(*step), next(number), other, placements))
         return done
 
-    def fits(self, layout: Layout) -> bool:
+    def fits(self, placements: Placements) -> bool:
         """Return whether the devices that split each dimension divide its parts."""
-        return _fits(self.sizes, self.lengths, layout)
+        return _fits(self.sizes, self.lengths, placements)
 
 
-def _sent(source: Layout, target: Layout) -> Layout | None:
+def _sent(source: Placements, target: Placements) -> Placements | None:
     """Return the target with the whole in place of parts of sums that are made of it; None if something else is."""
     pairs = tuple(zip(source, target, strict=True))
     if any(after == PARTIAL and before >= 0 for before, after in pairs):
@@ -115,29 +119,29 @@ def _sent(source: Layout, target: Layout) -> Layout | None:
     return tuple(WHOLE if after == PARTIAL != before else after for before, after in pairs)
 
 
-def _fits(sizes: tuple[int, ...], lengths: tuple[int, ...], layout: Layout) -> bool:
+def _fits(sizes: tuple[int, ...], lengths: tuple[int, ...], placements: Placements) -> bool:
     return not any(
-        parts % prod(n for n, at in zip(sizes, layout, strict=True) if at == dimension)
+        parts % prod(n for n, at in zip(sizes, placements, strict=True) if at == dimension)
         for dimension, parts in enumerate(lengths)
     )
 
 
 @lru_cache(maxsize=2**16)
 def _steps(
-    sizes: tuple[int, ...], lengths: tuple[int, ...], layout: Layout
-) -> tuple[tuple[Layout, int, int, int, int], ...]:
-    """The layouts that one collective makes of a layout, with what determines its price."""
+    sizes: tuple[int, ...], lengths: tuple[int, ...], placements: Placements
+) -> tuple[tuple[Placements, int, int, int, int], ...]:
+    """The placements that one collective makes of placements, with what determines its price."""
     found = []
-    for axis, entry in enumerate(layout):
-        if entry >= 0 and entry in layout[axis + 1 :]:
+    for axis, placement in enumerate(placements):
+        if placement >= 0 and placement in placements[axis + 1 :]:
             continue
-        others = prod(n for n, at in zip(sizes, layout, strict=True) if at >= 0)
-        others //= sizes[axis] if entry >= 0 else 1
+        others = prod(n for n, at in zip(sizes, placements, strict=True) if at >= 0)
+        others //= sizes[axis] if placement >= 0 else 1
         for target in (WHOLE, *range(len(lengths))):
-            other = (*layout[:axis], target, *layout[axis + 1 :])
-            inner = target == WHOLE or target not in layout[axis + 1 :]
-            if target != entry and inner and _fits(sizes, lengths, other):
-                found.append((other, axis, entry, target, others))
+            other = (*placements[:axis], target, *placements[axis + 1 :])
+            inner = target == WHOLE or target not in placements[axis + 1 :]
+            if target != placement and inner and _fits(sizes, lengths, other):
+                found.append((other, axis, placement, target, others))
     return tuple(found)
 
 
@@ -145,9 +149,9 @@ def _steps(
 def times(
     size: int, sizes: tuple[int, ...], links: tuple[Link, ...], lengths: tuple[int, ...], sharing: tuple[int, ...] = ()
 ) -> Redistributions[int]:
-    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts; one object for equal tensors.
+    """Return the nanoseconds in which a tensor of ``size`` bytes gets other placements; one object for equal tensors.
 
-    ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.sharding.shapes.Mesh`).
+    ``links`` and ``sharing`` have an placement for each axis (see `pipeplan.costs.sharding.shapes.Mesh`).
     """
     known: dict[tuple[int, Exchange | None, int], int] = {}
 
@@ -164,12 +168,14 @@ def times(
     return Redistributions(sizes, lengths, price, 0)
 
 
-def way(source: Layout, target: Layout, size: int, mesh: Mesh, parts: tuple[int, ...]) -> tuple[Layout, ...] | None:
-    """Return the layouts on the fastest way, the target included; None if there is none.
+def way(
+    source: Placements, target: Placements, size: int, mesh: Mesh, parts: tuple[int, ...]
+) -> tuple[Placements, ...] | None:
+    """Return the placements on the fastest way, the target included; None if there is none.
 
     Parameters
     ----------
-    source, target : Layout
+    source, target : Placements
     size : int
         Bytes of the whole tensor.
     mesh : Mesh

@@ -1,29 +1,29 @@
-"""Changes of layout of a layer's tensors, and of their gradients, under the words of its operators."""
+"""Redistributions of a layer's tensors, and of their gradients, under the words of its operators."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
-from pipeplan.costs.sharding.layouts import stream
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Letter, Placements, Signature
+from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.words import gradient, made, needed, returned
 
 
 class Relayout(NamedTuple):
-    """A tensor's change of layout, and that of its gradient on the way back.
+    """A tensor's redistribution, and that of its gradient on the way back.
 
     Attributes
     ----------
-    source, target : Layout
-    returned, wanted : Layout
+    source, target : Placements
+    returned, wanted : Placements
         Of the gradient: as it comes back, and as it is needed before.
     """
 
-    source: Layout
-    target: Layout
-    returned: Layout
-    wanted: Layout
+    source: Placements
+    target: Placements
+    returned: Placements
+    wanted: Placements
 
 
 def moves_again(graph: OperatorGraph, operator: Operator) -> bool:
@@ -65,7 +65,7 @@ class PlannedLayer:
 
     def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int) -> None:
         self.graph, self._words = graph, words
-        self._whole: Layout = (WHOLE,) * axes
+        self._whole: Placements = (WHOLE,) * axes
         self.operators = {each.name: each for each in graph.operators}
         self.copies = words.copies
         self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
@@ -75,19 +75,19 @@ class PlannedLayer:
                     raise ValueError(f"{reader!r} gets a copy of {name!r}, and does not read it")
 
     def signature(self, operator: Operator) -> Signature:
-        """Return the word of an operator, and the layout of what it makes."""
+        """Return the word of an operator, and the placements of what it makes."""
         found = self._words.operators.get(operator.name, self._alone)
         return Signature(found.word, self.end(operator.name)) if operator.name in self.graph.whole else found
 
-    def end(self, name: str) -> Layout:
-        """Return the layout of an input or output of the layer."""
+    def end(self, name: str) -> Placements:
+        """Return the placements of an input or output of the layer."""
         is_input = name in self.graph.inputs
         names = tuple(self.graph.inputs) if is_input else self.graph.outputs
-        layout = self._words.input if is_input else self._words.output
-        return layout if layout and name == stream(self.graph, names) else self._whole
+        placements = self._words.input if is_input else self._words.output
+        return placements if placements and name == stream(self.graph, names) else self._whole
 
-    def held(self, name: str) -> Layout:
-        """Return the layout in which a tensor is held."""
+    def held(self, name: str) -> Placements:
+        """Return the placements in which a tensor is held."""
         return self.end(name) if name in self.graph.inputs else self.signature(self.operators[name]).held
 
     @cached_property
@@ -98,8 +98,8 @@ class PlannedLayer:
                 found.setdefault(name, []).append(each)
         return found
 
-    def goal(self, name: str) -> Layout:
-        """Return the layout in which the gradient of a tensor comes back from the operators that read it."""
+    def goal(self, name: str) -> Placements:
+        """Return the placements in which the gradient of a tensor comes back from the operators that read it."""
         readers = self._readers.get(name, ())
         if name in self.graph.outputs:
             return self._words.sums.get(name, self.held(name)) if readers else self.held(name)
@@ -107,21 +107,21 @@ class PlannedLayer:
             return self.held(name)
         return self._words.sums.get(name, self._whole) if len(readers) > 1 else self._wanted(name)
 
-    def _wanted(self, name: str) -> Layout:
-        """Return the layout in which the maker of a tensor, or the layer before, needs the gradient."""
+    def _wanted(self, name: str) -> Placements:
+        """Return the placements in which the maker of a tensor, or the layer before, needs the gradient."""
         if name in self.graph.inputs:
             return self.end(name)
         return gradient(self.operators[name], self.signature(self.operators[name]).word)
 
-    def copy(self, source: str, operator: Operator) -> Layout | None:
-        """Return the layout of the copy of a tensor that an operator reads; None if it reads what is held."""
+    def copy(self, source: str, operator: Operator) -> Placements | None:
+        """Return the placements of the copy of a tensor that an operator reads; None if it reads what is held."""
         copy = self.copies.get(source)
-        return None if copy is None or operator.name not in copy.readers else copy.layout
+        return None if copy is None or operator.name not in copy.readers else copy.placements
 
     def copying(self, source: str) -> Relayout | None:
         """Return how the copy of a tensor is made; None if it has none."""
         copy, held = self.copies.get(source), self.held(source)
-        return None if copy is None else Relayout(held, copy.layout, held, held)
+        return None if copy is None else Relayout(held, copy.placements, held, held)
 
     def copied_for_inputs(self, source: str) -> bool:
         """Return whether the copy of a tensor, if a backward makes it again, is made for the input gradient."""
@@ -142,7 +142,7 @@ class PlannedLayer:
         )
 
     def making(self, operator: Operator) -> Relayout:
-        """Return how what an operator makes gets the layout in which it is held."""
+        """Return how what an operator makes gets the placements in which it is held."""
         word, held = self.signature(operator)
         return Relayout(made(operator, word), held, self.goal(operator.name), gradient(operator, word))
 

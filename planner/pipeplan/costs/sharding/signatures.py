@@ -1,7 +1,7 @@
 """The signatures of operators on a mesh, and the tensors that pass between them.
 
-A signature is a word, and the layout in which parts of sums that the operator makes are added up. The gradient of a
-tensor that several operators read is summed up in a layout that is chosen too.
+A signature is a word, and the placements in which parts of sums that the operator makes are added up. The gradient of a
+tensor that several operators read is summed up in placements that are chosen too.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -12,10 +12,10 @@ from math import gcd, lcm, prod
 from typing import NamedTuple, TypeVar
 
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, Signature, Word, splits
+from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Placements, Signature, Word, splits
 from pipeplan.costs.sharding.joined import JoinedLayers, Own, SharedWeight
-from pipeplan.costs.sharding.layouts import stream
 from pipeplan.costs.sharding.named import Strategy, by_strategy
+from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.redistributions import Redistributions, times
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -25,13 +25,13 @@ Value = TypeVar("Value")
 
 
 class Sum(NamedTuple):
-    """The gradient of a tensor that comes from several sides, and the layouts in which it may be summed up.
+    """The gradient of a tensor that comes from several sides, and the placements in which it may be summed up.
 
     These are operators that read it, and of an output what is behind the layer.
     """
 
     tensor: str
-    layouts: tuple[Layout, ...]
+    choices: tuple[Placements, ...]
 
 
 class Tensor(NamedTuple):
@@ -43,14 +43,14 @@ class Tensor(NamedTuple):
         Bytes of it and of its gradient, which some do not have.
     parts : tuple of int
         Those of each dimension, which the devices that split it must divide.
-    end : Layout or None
-        The layout of an input or output of a layer, or of what no operator reads; it is also that of its gradient.
+    end : Placements or None
+        The placements of an input or output of a layer, or of what no operator reads; it is also that of its gradient.
     """
 
     size: int
     gradient: int
     parts: tuple[int, ...]
-    end: Layout | None
+    end: Placements | None
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class MeshSignatures:
     rooflines : Rooflines or JoinedLayers
         The layer on one device, and what its operators take; or all layers.
     mesh : Mesh
-    input, output : Layout
+    input, output : Placements
         Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the `stream`,
-        others are whole. Empty is whole. What joined layers read, the batch, is there in any layout.
+        others are whole. Empty is whole. What joined layers read, the batch, is there in any placements.
     tokens : bool
         Whether operators may be split along tokens.
     gathers : bool
@@ -82,15 +82,15 @@ class MeshSignatures:
     strategy : Strategy or None
         The one by which products of matrices are split where they can be; None is any.
     only : LayerWords or None
-        The one signature of each operator, and the layout of each sum, if these are chosen already.
+        The one signature of each operator, and the placements of each sum, if these are chosen already.
     known : dict
         What is known of operators that are alike, which several layers may share.
     """
 
     rooflines: Rooflines | JoinedLayers
     mesh: Mesh
-    input: Layout = ()
-    output: Layout = ()
+    input: Placements = ()
+    output: Placements = ()
     tokens: bool = True
     gathers: bool = True
     scatters: bool = True
@@ -138,15 +138,15 @@ class MeshSignatures:
 
     @cached_property
     def sums(self) -> tuple[Sum, ...]:
-        """Tensors whose gradients are summed up in a layout that is chosen."""
+        """Tensors whose gradients are summed up in placements that are chosen."""
         found = []
         for name in (*self.graph.inputs, *self.index):
             readers = self.readers.get(name, ())
             if readers and len(readers) + (name in self.graph.outputs) > 1 and self._sends(name):
                 back = [(self.likeness[each.name], each.reads[name]) for each in readers]
                 key = "sum", self.likeness.get(name, name), name in self.graph.outputs, *back
-                layouts = self.once(key, partial(self._layouts, name)) if self.only is None else self._chosen(name)
-                found.append(Sum(name, layouts))
+                choices = self.once(key, partial(self._sum_choices, name)) if self.only is None else self._chosen(name)
+                found.append(Sum(name, choices))
         return tuple(found)
 
     @cached_property
@@ -203,16 +203,16 @@ class MeshSignatures:
         sends = name not in self.graph.without_gradient
         return Tensor(size, size * sends, parts_of(self.graph, name), self._end(name) if is_end else None)
 
-    def held(self, name: str, words: LayerWords) -> Layout:
-        """Return the layout in which a tensor is held."""
+    def held(self, name: str, words: LayerWords) -> Placements:
+        """Return the placements in which a tensor is held."""
         end = self.tensors[name].end
         return words.operators[name].held if end is None else end
 
-    def _end(self, name: str) -> Layout:
-        """Layout of an input or output of the layer."""
+    def _end(self, name: str) -> Placements:
+        """Placements of an input or output of the layer."""
         graph = self.graph
-        names, layout = (tuple(graph.inputs), self.input) if name in graph.inputs else (graph.outputs, self.output)
-        return layout if layout and name == stream(graph, names) else (WHOLE,) * len(self.mesh.sizes)
+        names, placements = (tuple(graph.inputs), self.input) if name in graph.inputs else (graph.outputs, self.output)
+        return placements if placements and name == stream(graph, names) else (WHOLE,) * len(self.mesh.sizes)
 
     def moves(self, name: str, gradient: bool) -> Redistributions[int]:
         """Return the redistributions of a tensor, or of its gradient."""
@@ -221,8 +221,8 @@ class MeshSignatures:
         key = "moves", size, tensor.parts
         return self.once(key, lambda: times(size, *self.mesh[:2], tensor.parts, self.mesh.sharing))
 
-    def needed(self, reader: Operator, word: Word, source: str) -> Layout:
-        """Return the layout in which an operator needs what it reads of ``source``."""
+    def needed(self, reader: Operator, word: Word, source: str) -> Placements:
+        """Return the placements in which an operator needs what it reads of ``source``."""
         return needed(reader, word, source, source in self.graph.without_gradient)
 
     def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
@@ -236,24 +236,24 @@ class MeshSignatures:
         found = tuple(Signature(word, held) for word in own for held in self._held(operator, word))
         return by_strategy(operator, found, self.strategy) if self.strategy else found
 
-    def _held(self, operator: Operator, word: Word) -> tuple[Layout, ...]:
-        """The layouts in which what an operator makes may be held: parts of sums are added up."""
+    def _held(self, operator: Operator, word: Word) -> tuple[Placements, ...]:
+        """The placements in which what an operator makes may be held: parts of sums are added up."""
         end = self.tensors[operator.name].end
         if end is not None:
             return (end,)
         targets = (WHOLE, *range(len(operator.makes))) if self.scatters else (WHOLE,)
-        found = product(*(targets if entry == PARTIAL else (entry,) for entry in made(operator, word)))
+        found = product(*(targets if placement == PARTIAL else (placement,) for placement in made(operator, word)))
         fits = self.moves(operator.name, False).fits
-        return tuple(layout for layout in found if PARTIAL not in made(operator, word) or fits(layout))
+        return tuple(placements for placements in found if PARTIAL not in made(operator, word) or fits(placements))
 
-    def _chosen(self, name: str) -> tuple[Layout, ...]:
-        """The layout in which a gradient is summed up under chosen words; outputs without one have their own."""
+    def _chosen(self, name: str) -> tuple[Placements, ...]:
+        """The placements in which a gradient is summed up under chosen words; outputs without one have their own."""
         whole = (WHOLE,) * len(self.mesh.sizes)
         default = self._end(name) if name in self.graph.outputs else whole
         return () if self.only is None else (self.only.sums.get(name, default),)
 
-    def _layouts(self, name: str) -> tuple[Layout, ...]:
-        """The layouts in which the gradient of a tensor may be summed up: those in which it is made or needed.
+    def _sum_choices(self, name: str) -> tuple[Placements, ...]:
+        """The placements in which the gradient of a tensor may be summed up: those in which it is made or needed.
 
         That of an output can get them from behind the layer.
         """
@@ -268,7 +268,7 @@ class MeshSignatures:
             found |= {gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]}
         if name in self.graph.outputs:
             moves = self.moves(name, True)
-            found = {layout for layout in found if moves.cost(self._end(name), layout) is not None}
+            found = {placements for placements in found if moves.cost(self._end(name), placements) is not None}
         return tuple(sorted(found))
 
 
@@ -289,11 +289,18 @@ def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
 def with_fitting_ends(graph: OperatorGraph, words: LayerWords, sizes: Sequence[int]) -> LayerWords:
     """Return words whose ends are whole where operators do not know into how many parts these may be divided."""
 
-    def fits(layout: Layout, names: tuple[str, ...]) -> bool:
+    def fits(placements: Placements, names: tuple[str, ...]) -> bool:
         name = stream(graph, names)
         parts = parts_of(graph, name) if name else ()
-        counts = {entry: prod(n for n, own in zip(sizes, layout, strict=True) if own == entry) for entry in layout}
-        return all(entry < len(parts) and parts[entry] % count == 0 for entry, count in counts.items() if entry >= 0)
+        counts = {
+            placement: prod(n for n, own in zip(sizes, placements, strict=True) if own == placement)
+            for placement in placements
+        }
+        return all(
+            placement < len(parts) and parts[placement] % count == 0
+            for placement, count in counts.items()
+            if placement >= 0
+        )
 
     return replace(
         words,

@@ -1,14 +1,14 @@
 """Teams as meshes; the shapes and words worth searching.
 
 Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md): there is one, or none. What
-passes between layers has one layout in all of the model, or is whole::
+passes between layers has the same placements in all of the model, or is whole::
 
     layer 0 ──whole──▶ layer 1 ──tokens over nodes, whole in each──▶ layer 2 ──the same──▶ … ──▶ loss
 
 Tokens and features are split wherever they can be, samples where that is best: as long as weights are small, say. For
-each layout all layers have the words that are fastest for a number of micro-batches, or keep the fewest parameters, or
-save the fewest bytes; and the same without copies that are kept, which are fast and take memory. A way is left out if
-another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of device, at any micro-batch size,
+all placements all layers have the words that are fastest for a number of micro-batches, or keep the fewest parameters,
+or save the fewest bytes; and the same without copies that are kept, which are fast and take memory. A way is left out
+if another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of device, at any micro-batch size,
 whatever its shape, or if teams without a mesh have such a way.
 """
 
@@ -25,12 +25,12 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import WHOLE, LayerWords, Layout
+from pipeplan.core.words import WHOLE, LayerWords, Placements
 from pipeplan.costs.sharding.alike import figures, unlike
 from pipeplan.costs.sharding.coordinates import combined, in_order, least
-from pipeplan.costs.sharding.layouts import handed_over, stream
 from pipeplan.costs.sharding.members import Case, MeshMembers, Way
 from pipeplan.costs.sharding.named import follows, shapes_of
+from pipeplan.costs.sharding.placements import handed_over, stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.teams import Teams
@@ -55,7 +55,7 @@ Where layers may be recomputed, also time with another forward."""
 ALIKE = 32
 """Ways are alike if no figure differs by more than one part in so many."""
 SAMPLES = 0
-"""Entry of a layout along which samples are split: they are the first axis."""
+"""Entry of placements along which samples are split: they are the first axis."""
 
 Figures = tuple[int, ...]
 
@@ -95,20 +95,20 @@ class MeshTeams(MeshMembers):
     def ways(self, tokens: bool = True) -> list[Way]:
         """Return ways, the best ones among them; ``tokens``: also those that split what passes between layers."""
         found: dict[Way, None] = {}
-        for layout in self._layouts(tokens):
-            can = self._passes(layout)
-            if any(can) or set(layout) == {WHOLE}:
-                for passes, words in self._ways(layout, can):
+        for placements in self._between(tokens):
+            can = self._passes(placements)
+            if any(can) or set(placements) == {WHOLE}:
+                for passes, words in self._ways(placements, can):
                     if self._agrees(words) and self._is_asked(words):
-                        found[Way(layout, passes, tuple(words.items()))] = None
+                        found[Way(placements, passes, tuple(words.items()))] = None
         return [way for way in found if self.possible(way)]
 
-    def _layouts(self, tokens: bool) -> Iterable[Layout]:
-        """Return the layouts that what passes between layers may have."""
+    def _between(self, tokens: bool) -> Iterable[Placements]:
+        """Return the placements that what passes between layers may have."""
         if self.strategy is None:
             return product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes))
-        named = self.strategy.layouts(self._rank, not all(map(self._by_samples, self.teams.sizes)))
-        return [layout for layout in named if any(self._passes(layout))] or [(WHOLE,) * len(self.sizes)]
+        named = self.strategy.placements(self._rank, not all(map(self._by_samples, self.teams.sizes)))
+        return [placements for placements in named if any(self._passes(placements))] or [(WHOLE,) * len(self.sizes)]
 
     def _is_asked(self, words: Mapping[Case, LayerWords]) -> bool:
         """Whether any operator is split; if a strategy is named, any product by this."""
@@ -123,36 +123,38 @@ class MeshTeams(MeshMembers):
         made = ((graph, stream(graph, graph.outputs)) for graph in self.graphs.values())
         return max((len(_rows(graph, name)[0][1]) for graph, name in made if name and _rows(graph, name)), default=0)
 
-    def _passes(self, layout: Layout) -> tuple[bool, ...]:
-        """Whether the output of each layer can have a layout: only the next one reads it, and nothing else."""
+    def _passes(self, placements: Placements) -> tuple[bool, ...]:
+        """Whether the output of each layer can have placements: only the next one reads it, and nothing else."""
         model = self.teams.model
         graphs = [self.graphs.get(layer.operators) for layer in model.layers]
         found = [
             before is not None
             and after is not None
-            and set(layout) != {WHOLE}
+            and set(placements) != {WHOLE}
             and model.crossing(cut) == (cut,)
-            and _hands_over(before, after, layout)
-            and self._fits(before, before.outputs, layout)
-            and self._fits(after, tuple(after.inputs), layout)
+            and _hands_over(before, after, placements)
+            and self._fits(before, before.outputs, placements)
+            and self._fits(after, tuple(after.inputs), placements)
             for cut, (before, after) in enumerate(pairwise(graphs))
         ]
         return (*found, False)
 
-    def _fits(self, graph: OperatorGraph, names: tuple[str, ...], layout: Layout) -> bool:
+    def _fits(self, graph: OperatorGraph, names: tuple[str, ...], placements: Placements) -> bool:
         rows = _rows(graph, stream(graph, names))
-        return max(layout) < len(rows[0][1]) and not any(
+        return max(placements) < len(rows[0][1]) and not any(
             lcm(*(each.loops.get(axes[axis], 1) for each, axes in rows))
-            % prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry == axis)
+            % prod(n for n, placement in zip(self.sizes, placements, strict=True) if placement == axis)
             for axis in range(len(rows[0][1]))
         )
 
-    def _ways(self, layout: Layout, can: tuple[bool, ...]) -> Iterator[tuple[tuple[bool, ...], dict[Case, LayerWords]]]:
-        """Yield which outputs have a layout, and the words of all layers, that have least of one figure.
+    def _ways(
+        self, placements: Placements, can: tuple[bool, ...]
+    ) -> Iterator[tuple[tuple[bool, ...], dict[Case, LayerWords]]]:
+        """Yield which outputs have placements, and the words of all layers, that have least of one figure.
 
         Least time is sought at the smallest and largest micro-batch size, for as many micro-batches as there may be.
         """
-        sizes = [size for size in self.teams.sizes if self._takes(layout, can, size)]
+        sizes = [size for size in self.teams.sizes if self._takes(placements, can, size)]
         for kind in self.teams.kinds:
             for size in sorted({*sizes[:1], *sizes[-1:]}):
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
@@ -160,23 +162,29 @@ class MeshTeams(MeshMembers):
                 every = (*FAST[:counts], *again, *(LEAN if size == sizes[0] else ()))
                 for at in product([kind], [size], every, (True, False)):
                     self.teams.check()
-                    passes = self._best_passes(layout, can, *at) if SAMPLES in layout else can
-                    cases = self.cases(layout, passes)
+                    passes = self._best_passes(placements, can, *at) if SAMPLES in placements else can
+                    cases = self.cases(placements, passes)
                     yield passes, {case: self._least(own, case, *at)[1] for case, own in cases.items()}
 
-    def _takes(self, layout: Layout, can: tuple[bool, ...], size: int) -> bool:
-        """Whether what passes between layers can have a layout at a micro-batch size."""
+    def _takes(self, placements: Placements, can: tuple[bool, ...], size: int) -> bool:
+        """Whether what passes between layers can have placements at a micro-batch size."""
         pairs = zip(pairwise(layer.operators for layer in self.teams.model.layers), can, strict=False)
         graphs = [[self.graph(name, size) for name in names] for names in {names for names, passes in pairs if passes}]
         return all(
-            self._fits(before, before.outputs, layout) and self._fits(after, tuple(after.inputs), layout)
+            self._fits(before, before.outputs, placements) and self._fits(after, tuple(after.inputs), placements)
             for before, after in graphs
         )
 
     def _best_passes(
-        self, layout: Layout, can: tuple[bool, ...], kind: DeviceKind, size: int, rows: NDArray[np.int64], keeps: bool
+        self,
+        placements: Placements,
+        can: tuple[bool, ...],
+        kind: DeviceKind,
+        size: int,
+        rows: NDArray[np.int64],
+        keeps: bool,
     ) -> tuple[bool, ...]:
-        """Return which outputs have a layout so that all layers together have least: a shortest path along the chain.
+        """Return which outputs have placements so that all layers together have least: a shortest path along the chain.
 
         Layers of equal operators count alike.
         """
@@ -186,7 +194,7 @@ class MeshTeams(MeshMembers):
             longer: dict[bool, tuple[Figures, tuple[bool, ...]]] = {}
             for after, (before, (spent, path)) in product((False, True) if can[i] else (False,), paths.items()):
                 if layer.operators:
-                    case = self.case(i, layout, (*(before,) * i, after))
+                    case = self.case(i, placements, (*(before,) * i, after))
                     own, _ = self._least(alike[layer.operators], case, kind, size, rows, keeps)
                     spent = tuple(map(add, spent, own))
                 found = spent, (*path, after)
@@ -254,7 +262,7 @@ def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -
     return figures, problem.layer_words(found)
 
 
-def _hands_over(before: OperatorGraph, after: OperatorGraph, layout: Layout) -> bool:
+def _hands_over(before: OperatorGraph, after: OperatorGraph, placements: Placements) -> bool:
     """Whether a layer hands the next one a tensor that may be split, and that neither of them passes on.
 
     The one may see it with other axes than the other, behind the samples: as images, and as rows of a matrix.
@@ -267,7 +275,7 @@ def _hands_over(before: OperatorGraph, after: OperatorGraph, layout: Layout) -> 
     if len(rows) < 2:
         return False
     (_, axes), (_, others) = rows
-    return len(axes) == len(others) or (max(layout) == SAMPLES and axes[:1] == others[:1] == (SAMPLE,))
+    return len(axes) == len(others) or (max(placements) == SAMPLES and axes[:1] == others[:1] == (SAMPLE,))
 
 
 def _rows(graph: OperatorGraph, name: str) -> list[tuple[Operator, tuple[str, ...]]]:

@@ -23,7 +23,9 @@ def agree(model: Model, cuts: Callable[[str], Iterable[Cuts]]) -> bool:
     for tie in model.ties:
         names = {of[name] for name in tie.layers}
         found = {own for name in names for own in cuts(name)}
-        if len(found) > 1 or ("" in names and any(entry != WHOLE for own in found for cut in own for entry in cut)):
+        if len(found) > 1 or (
+            "" in names and any(placement != WHOLE for own in found for cut in own for placement in cut)
+        ):
             return False
     return True
 

@@ -14,7 +14,7 @@ from functools import partial
 from math import ceil, log2, prod
 
 from pipeplan.core.operators import INPUT, Operator, Weight
-from pipeplan.core.words import WHOLE, Layout, Word
+from pipeplan.core.words import WHOLE, Placements, Word
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
 from pipeplan.costs.sharding.lower_bound import least_received
 from pipeplan.costs.sharding.redistributions import Redistributions
@@ -93,8 +93,8 @@ def volume(
     linear: LinearMap,
     word: Word,
     sizes: Sequence[int],
-    arrives: Layout,
-    leaves: Layout,
+    arrives: Placements,
+    leaves: Placements,
     keep: bool = True,
     algorithm: Algorithm = Algorithm.RING,
     twice: bool = False,
@@ -108,7 +108,7 @@ def volume(
         Along each axis of the mesh.
     sizes : sequence of int
         Devices along each axis.
-    arrives, leaves : Layout
+    arrives, leaves : Placements
         In which the input is held, and the output will be; their gradients are held alike.
     keep : bool
         Whether gathered inputs and weights are kept for the backward, or gathered again.
@@ -119,7 +119,7 @@ def volume(
     Raises
     ------
     ValueError
-        If a tensor cannot get the layout that it must have.
+        If a tensor cannot get the placements that it must have.
     """
     operator, sizes = linear.operator, tuple(sizes)
     lengths = {IN: (linear.rows, linear.inputs), OUT: (linear.rows, linear.outputs)}
@@ -128,10 +128,12 @@ def volume(
         for axis, own in lengths.items()
     }
 
-    def moved(axis: str, source: Layout, target: Layout) -> Fraction:
+    def moved(axis: str, source: Placements, target: Placements) -> Fraction:
         found = moves[axis].cost(source, target)
         if found is None:
-            raise ValueError(f"a tensor of {lengths[axis]} in the layout {source} cannot get the layout {target}")
+            raise ValueError(
+                f"a tensor of {lengths[axis]} in the placements {source} cannot get the placements {target}"
+            )
         return found
 
     reads, whole = needed(operator, word, INPUT), gathered_weight(linear, word, sizes, algorithm)

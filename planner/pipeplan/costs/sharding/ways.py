@@ -5,7 +5,7 @@ the choices of words that no other one dominates are compared (`LayerWays.figure
 words of one of them are worth searching unless others are at least as good for all kinds and sizes. Layers that share
 weights split them alike.
 Ways of unlike layers are combined; where these are too many, ways that are nearly as good as another one of their layer
-are left out. So are combinations that are nearly as good as another one between the same layouts (`alike`).
+are left out. So are combinations that are nearly as good as another one between the same placements (`alike`).
 
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
@@ -22,7 +22,7 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import WHOLE, LayerWords, Layout, Letter, Word, splits
+from pipeplan.core.words import WHOLE, LayerWords, Letter, Placements, Word, splits
 from pipeplan.costs.sharding.alike import figures, unlike
 from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
@@ -35,8 +35,8 @@ from pipeplan.costs.sharding.layer_ways import (
     MainWords,
     parallelism,
 )
-from pipeplan.costs.sharding.layouts import ends_of, handed_over, token_axis
 from pipeplan.costs.sharding.members import device_model, mean_cost
+from pipeplan.costs.sharding.placements import ends_of, handed_over, token_axis
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
@@ -81,9 +81,9 @@ class TeamWays:
         """
         names = {layer.operators: None for layer in self.model.layers if layer.operators}
         numbers = count()
-        for layout, passes in self._between if tokens else self._between[:1]:
-            choices = {name: self._worthwhile(name, layout, passes) for name in names}
-            every = _AllLayers(self, layout, passes)
+        for placements, passes in self._between if tokens else self._between[:1]:
+            choices = {name: self._worthwhile(name, placements, passes) for name in names}
+            every = _AllLayers(self, placements, passes)
             together = chain(*map(self._together, _with_and_without(choices)))
             found = [every.way(main, 0) for main in together if every.possible(main) and every.splits(main)]
             for k in unlike([figures(model, self.teams) for _, model in found], [], NEARLY):
@@ -98,11 +98,11 @@ class TeamWays:
             every[name] = tuple((dict.fromkeys(sorted(shared), (Letter(),)) | dict(main[name])).items())
         return _AllLayers(self, *self._between[-1 if tokens else 0]).way(every, 0)
 
-    def layer(self, i: int, kind: DeviceKind, size: int, input_: Layout, output: Layout) -> LayerWays:
-        """Return the ways of a layer between given layouts; one object for equal layers."""
+    def layer(self, i: int, kind: DeviceKind, size: int, input_: Placements, output: Placements) -> LayerWays:
+        """Return the ways of a layer between given placements; one object for equal layers."""
         return self._layer(self.teams.rooflines(i, kind, size), input_, output)
 
-    def _layer(self, whole: Rooflines, input_: Layout, output: Layout) -> LayerWays:
+    def _layer(self, whole: Rooflines, input_: Placements, output: Placements) -> LayerWays:
         key = id(whole), input_, output
         if key not in self._layers:
             _, own = self._rooflines.setdefault(id(whole), (whole, self._with_samples(whole)))
@@ -120,15 +120,15 @@ class TeamWays:
             self._layers[key] = LayerWays(problem, self.teams.again, self.teams.clock)
         return self._layers[key]
 
-    def _alike(self, name: str, layout: Layout, passes: tuple[bool, ...]) -> Iterator[Alike]:
+    def _alike(self, name: str, placements: Placements, passes: tuple[bool, ...]) -> Iterator[Alike]:
         """Yield the layers with the same operators, on each kind at each micro-batch size.
 
-        Those between the same layouts are alike, with as many parameters, at their mean cost.
+        Those between the same placements are alike, with as many parameters, at their mean cost.
         """
-        groups: dict[tuple[tuple[Layout, Layout], int], list[int]] = {}
+        groups: dict[tuple[tuple[Placements, Placements], int], list[int]] = {}
         for i, layer in enumerate(self.model.layers):
             if layer.operators == name:
-                groups.setdefault((ends_of(layout, passes, i), layer.parameters), []).append(i)
+                groups.setdefault((ends_of(placements, passes, i), layer.parameters), []).append(i)
         for kind, size in product(self.teams.kinds, self.teams.sizes):
             found = []
             for (ends, _), layers in groups.items():
@@ -148,8 +148,8 @@ class TeamWays:
         return {name: with_samples(graph, self.teams.plain) for name, graph in self.model.operators.items()}
 
     @cached_property
-    def _between(self) -> list[tuple[Layout, tuple[bool, ...]]]:
-        """The layouts of what passes between layers, each with the layers whose output has it: whole first."""
+    def _between(self) -> list[tuple[Placements, tuple[bool, ...]]]:
+        """The placements of what passes between layers, each with the layers whose output has it: whole first."""
         named = [self.graphs.get(layer.operators) for layer in self.model.layers]
         found: dict[int, list[bool]] = {}
         for cut, (before, after) in enumerate(pairwise(named)):
@@ -161,12 +161,12 @@ class TeamWays:
         whole = (WHOLE,), (False,) * len(named)
         return [whole, *(((axis,), tuple(row)) for axis, row in sorted(found.items()))]
 
-    def _worthwhile(self, name: str, layout: Layout, passes: tuple[bool, ...]) -> dict[MainWords, Figures]:
+    def _worthwhile(self, name: str, placements: Placements, passes: tuple[bool, ...]) -> dict[MainWords, Figures]:
         """The main words of layers with the same operators that no others dominate on all kinds at all sizes.
 
         With each, its figures for all of these.
         """
-        alike = list(self._alike(name, layout, passes))
+        alike = list(self._alike(name, placements, passes))
         problems = [own for row in alike for _, own in row]
         kept: dict[MainWords, Figures] = {}
         for shared in max((own for _, own in alike[0]), key=lambda own: own.problem.tokens).shared_words:
@@ -261,18 +261,18 @@ class TeamWays:
 
 
 class _AllLayers:
-    """The layers of a model between the same layouts: what equal ones have is found once for all."""
+    """The layers of a model between the same placements: what equal ones have is found once for all."""
 
-    def __init__(self, ways: TeamWays, layout: Layout, passes: tuple[bool, ...]) -> None:
+    def __init__(self, ways: TeamWays, placements: Placements, passes: tuple[bool, ...]) -> None:
         self._ways, self._teams, self._model = ways, ways.teams, ways.model
-        self._layout, self._passes = layout, passes
+        self._placements, self._passes = placements, passes
         self._places = [(kind, size) for kind in self._teams.kinds for size in self._teams.sizes]
         self._rows = {(kind.name, size): self._row(kind, size) for kind, size in self._places}
 
     def _row(self, kind: DeviceKind, size: int) -> list[LayerWays | None]:
         """The ways of each layer; None where its operators are not known."""
         return [
-            self._ways.layer(i, kind, size, *ends_of(self._layout, self._passes, i)) if layer.operators else None
+            self._ways.layer(i, kind, size, *ends_of(self._placements, self._passes, i)) if layer.operators else None
             for i, layer in enumerate(self._model.layers)
         ]
 
@@ -307,7 +307,7 @@ class _AllLayers:
         sizes = (teams.team,)
         graphs = self._ways.graphs
         said = parallelism(((graphs[name], own) for name, own in main.items()), any(self._passes))
-        split = Split(sizes, self._layout, self._passes, number, *teams.links(sizes), words, said)
+        split = Split(sizes, self._placements, self._passes, number, *teams.links(sizes), words, said)
         return split, device_model(model, profiles, self._kept(main), [self._shared(tie, main) for tie in model.ties])
 
     def _on(

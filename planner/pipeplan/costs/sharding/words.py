@@ -16,9 +16,9 @@ from itertools import product
 from math import prod
 
 from pipeplan.core.operators import TOKEN, Operator, Weight
-from pipeplan.core.words import BY_HEADS, UNSPLIT, WHOLE, Layout, Letter, Word
+from pipeplan.core.words import BY_HEADS, UNSPLIT, WHOLE, Letter, Placements, Word
 from pipeplan.costs.sharding.attention import attends, attention_letters
-from pipeplan.costs.sharding.layouts import gradient_layout, made_layout, read_layout, returned_layout
+from pipeplan.costs.sharding.placements import gradient_placement, made_placement, read_placement, returned_placement
 
 
 def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens: bool = True) -> tuple[Word, ...]:
@@ -76,31 +76,31 @@ def ungathered(word: Word) -> Word:
     return tuple(letter._replace(gathers=False) for letter in word)
 
 
-def needed(operator: Operator, word: Word, source: str, is_mask: bool = False) -> Layout:
-    """Return the layout in which an operator needs what it reads of ``source``.
+def needed(operator: Operator, word: Word, source: str, is_mask: bool = False) -> Placements:
+    """Return the placements in which an operator needs what it reads of ``source``.
 
     ``is_mask``: whether that has no gradient. Attention by heads needs the rows of a mask for all tokens that it has.
     """
     return tuple(
-        WHOLE if is_mask and letter.by == BY_HEADS else read_layout(operator, letter.loop, source) for letter in word
+        WHOLE if is_mask and letter.by == BY_HEADS else read_placement(operator, letter.loop, source) for letter in word
     )
 
 
-def made(operator: Operator, word: Word) -> Layout:
-    """Return the layout of what an operator makes."""
-    return tuple(made_layout(operator, letter.loop) for letter in word)
+def made(operator: Operator, word: Word) -> Placements:
+    """Return the placements of what an operator makes."""
+    return tuple(made_placement(operator, letter.loop) for letter in word)
 
 
-def gradient(operator: Operator, word: Word) -> Layout:
-    """Return the layout in which an operator needs the gradient of what it makes."""
-    return tuple(gradient_layout(operator, letter.loop) for letter in word)
+def gradient(operator: Operator, word: Word) -> Placements:
+    """Return the placements in which an operator needs the gradient of what it makes."""
+    return tuple(gradient_placement(operator, letter.loop) for letter in word)
 
 
-def returned(operator: Operator, word: Word, source: str) -> Layout:
-    """Return the layout of the gradient that an operator returns for what it reads of ``source``."""
-    return tuple(returned_layout(operator, letter.loop, source) for letter in word)
+def returned(operator: Operator, word: Word, source: str) -> Placements:
+    """Return the placements of the gradient that an operator returns for what it reads of ``source``."""
+    return tuple(returned_placement(operator, letter.loop, source) for letter in word)
 
 
-def share(layout: Layout, sizes: Sequence[int]) -> int:
-    """Return the number of parts into which a layout splits a tensor."""
-    return prod(n for n, entry in zip(sizes, layout, strict=True) if entry != WHOLE and entry >= 0)
+def share(placements: Placements, sizes: Sequence[int]) -> int:
+    """Return the number of parts into which placements split a tensor."""
+    return prod(n for n, placement in zip(sizes, placements, strict=True) if placement != WHOLE and placement >= 0)

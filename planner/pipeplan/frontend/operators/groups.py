@@ -7,7 +7,7 @@
     keys                              heads 0, 1            of each group
     values                                        0, 1
 
-A tensor that several operators read has one layout where it is split along an axis, so all that split it along this
+A tensor that several operators read has one placement where it is split along an axis, so all that split it along this
 axis agree about the groups: cuts go from each axis to the loops that it is read along, and back.
 """
 

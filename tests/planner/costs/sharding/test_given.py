@@ -50,7 +50,7 @@ def test_what_words_split_is_enough_to_find_them(seed: int) -> None:
     prices = np.array([[draw.randrange(1, 9) for _ in COORDINATES] for _ in range(2)], np.int64)
     points = frontier(problem.sharding.project(prices), Clock(Limits()))
     words = problem.layer_words(points.choice(draw.randrange(len(points.points))))
-    given = _given(graph, words, **{name: bool(layout) for name, layout in asked.items()})
+    given = _given(graph, words, **{name: bool(placements) for name, placements in asked.items()})
     again = given_words(graph, given, 2, own, LINK)
     assert again is not None
     assert _given(graph, again, given.input, given.output) == given

@@ -61,7 +61,7 @@ def test_linear_maps_send_their_volumes(seed: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(2,), (3, 2), (2, 2), pytest.param((2, 2, 3), marks=pytest.mark.slow)])
 def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> None:
-    """Choices are played with numbers: blocks are where layouts say, products are right, and costs are what is sent."""
+    """Choices are played with numbers: blocks are where placements say, products right, costs what is sent."""
     draw, axes, size = random.Random(prod(sizes)), ("row", "feature"), SIDE**2
     loops = {"row": SIDE, "feature": SIDE}
     maps = {"a": INPUT, "b": "a", "d": "a", "e": "c"}

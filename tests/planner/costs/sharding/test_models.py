@@ -108,7 +108,7 @@ def single(draw: random.Random) -> OperatorGraph:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_frontier_of_a_chain_is_that_of_all_choices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random layers, layouts and links: all points, their choices, and both ends, with bounds and without."""
+    """Random layers, placements and links: all points, their choices, and both ends, with bounds and without."""
     monkeypatch.setattr(import_module("pipeplan_formulations.sharding.frontier"), "MANY", 1 if seed % 2 else 99)
     monkeypatch.setattr(import_module("pipeplan_formulations.sharding.bounded"), "LARGE", 1.0)
     draw = random.Random(seed)
@@ -128,7 +128,7 @@ def test_the_frontier_of_a_chain_is_that_of_all_choices(seed: int, monkeypatch: 
 
 
 def test_layouts_between_layers_are_chosen() -> None:
-    """Free layouts are never worse than whole ones, and better where rows stay split."""
+    """Free placements are never worse than whole ones, and better where rows stay split."""
     graph = dense(16, (16, 16))
     mesh = Mesh((4,), (Link(10**9, 10),))
     row = step_matrix("float32", "sgd")[:1]

@@ -51,7 +51,7 @@ def test_cubes_send_what_is_known(sizes: tuple[int, int, int], keeps: bool) -> N
     graph = dense(ROWS, widths)
     biased = [replace(each, weights=(*each.weights, Weight("b", ("out",), BIAS))) for each in graph.operators]
     graph = replace(graph, operators=tuple(biased))
-    end = next(strategy.layouts(2, False))
+    end = next(strategy.placements(2, False))
     held, made = 0, 4 * ROWS * sum(widths[1:])
     cost = LayerCost(0, 0, 0, 0, saved=made, output=0, update=0)
     own = Rooflines(graph, cost, graph.parameters, KIND, None, 1)

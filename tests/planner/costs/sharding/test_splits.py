@@ -17,8 +17,8 @@ from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE, LayerWords
 from pipeplan.costs.sharding.copies import CopyState
-from pipeplan.costs.sharding.layouts import ends_of
 from pipeplan.costs.sharding.members import Way
+from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
@@ -47,7 +47,7 @@ def of_two_axes(cluster: Cluster, team: int = 4) -> tuple[MeshTeams, ...]:
 
 def words_of(way: Way, i: int) -> LayerWords:
     """How a layer runs."""
-    return dict(way.words)["pair", *ends_of(way.layout, way.passes, i)]
+    return dict(way.words)["pair", *ends_of(way.placements, way.passes, i)]
 
 
 def of_fours() -> Cluster:
@@ -88,7 +88,7 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
                 own.index(words.operators[each.name])
                 for each, own in zip(problem.graph.operators, problem.signatures, strict=True)
             ]
-            choice += [each.layouts.index(words.sums[each.tensor]) for each in problem.sums]
+            choice += [each.choices.index(words.sums[each.tensor]) for each in problem.sums]
             copied = {each.tensor: each.states[0] for each in replace(problem, only=words).copied}
             for tensor, states in problem.copied:
                 choice.append(states.index(copied.get(tensor, CopyState(problem.held(tensor, words)))))
@@ -273,7 +273,10 @@ def test_outputs_in_parts_are_rounded_up(output: int) -> None:
     teams = of_long_sequences(output)
     (kind,) = teams.teams.kinds
     ways = teams.ways()
-    parts = {way: prod(n for n, entry in zip(teams.sizes, way.layout, strict=True) if entry != WHOLE) for way in ways}
+    parts = {
+        way: prod(n for n, placement in zip(teams.sizes, way.placements, strict=True) if placement != WHOLE)
+        for way in ways
+    }
     assert {parts[way] for way in ways if any(way.passes)} == {2, 4}
     for way in ways:
         expected = [-(-output // parts[way]) if passes else output for passes in way.passes]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import PARTIAL, WHOLE, Layout, Letter
+from pipeplan.core.words import PARTIAL, WHOLE, Letter, Placements
 from pipeplan.costs.sharding.exchanges import redistribution
 from pipeplan.costs.sharding.lower_bound import accessed
 from pipeplan.costs.sharding.named import (
@@ -81,7 +81,7 @@ def test_three_dimensions_move_each_tensor_along_one_axis(side: int, swapped: bo
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4), (4, 2, 1), (2, 1, 4), (2, 2, 3), (3, 4, 2)])
 def test_cubes_need_not_be_cubes(sizes: tuple[int, int, int]) -> None:
-    """Of each tensor a device receives (n - 1) / P, n the axis along which it moves; layouts fit the next map."""
+    """Of each tensor a device receives (n - 1) / P, n the axis along which it moves; placements fit the next map."""
     w, i, o = sizes
     found = three_dimensional(sizes).volume(LINEAR)
     assert found.forward == Fraction((i - 1) * X + (w - 1) * W + (o - 1) * Y, w * i * o)
@@ -99,7 +99,7 @@ def test_cubes_of_sides_in_proportion_reach_the_lower_bound() -> None:
 
 
 def test_nothing_sends_less_than_the_lower_bound() -> None:
-    """All words of random maps, with inputs and outputs in random layouts, on meshes of one to three axes."""
+    """All words of random maps, with inputs and outputs in random placements, on meshes of one to three axes."""
     draw, bounded = random.Random(3), 0
     for _ in range(600):
         sizes = tuple(draw.choice((2, 3, 4)) for _ in range(draw.randint(1, 3)))
@@ -140,7 +140,7 @@ def test_words_cover_three_loops_and_gathered_weights() -> None:
 
 
 def test_one_axis_redistributes_as_teams_do() -> None:
-    """Times of all pairs of layouts are those of signatures of a team."""
+    """Times of all pairs of placements are those of signatures of a team."""
     link = Link(10**9, 50)
     found = times(960, (4,), (link,), (4, 4))
     for source, target in product((WHOLE, PARTIAL, 0, 1), repeat=2):
@@ -148,7 +148,7 @@ def test_one_axis_redistributes_as_teams_do() -> None:
 
 
 def test_redistributions_leave_each_device_its_part() -> None:
-    """Gathering the outer of two axes of a dimension alone has a price: data must be where the layout says."""
+    """Gathering the outer of two axes of a dimension alone has a price: data must be where the placements say."""
     own = Redistributions((2, 2), (8, 8), lambda axis, source, target, others: 1, 0)
     assert own.cost((0, 0), (0, WHOLE)) == 1
     assert own.cost((0, 0), (WHOLE, 0)) == 3  # gather the inner axis and the outer one, take the part
@@ -183,13 +183,15 @@ def test_steps_move_what_devices_have() -> None:
     assert moved >= 20
 
 
-def _elements(layout: Layout, sizes: tuple[int, ...], place: tuple[int, ...], length: int) -> set[tuple[int, int]]:
+def _elements(
+    placements: Placements, sizes: tuple[int, ...], place: tuple[int, ...], length: int
+) -> set[tuple[int, int]]:
     """The elements of a square that a device has: axes that split one dimension are nested, the first one outside."""
     ranges = []
     for dimension in range(2):
         low, own = 0, length
-        for n, at, entry in zip(sizes, place, layout, strict=True):
-            if entry == dimension:
+        for n, at, placement in zip(sizes, place, placements, strict=True):
+            if placement == dimension:
                 own //= n
                 low += at * own
         ranges.append(range(low, low + own))

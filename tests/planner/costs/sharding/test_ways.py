@@ -14,7 +14,7 @@ from pipeplan.core.operators import OperatorGraph
 from pipeplan.costs.sharding.alike import figures
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, KEEPS, LayerWays
-from pipeplan.costs.sharding.layouts import ends_of
+from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
@@ -68,7 +68,7 @@ def test_ways_cost_what_their_words_cost(graph: OperatorGraph) -> None:
     for split, model in found:
         for profile in model.profiles:
             words = split.words[kind.name, profile.micro_batch][1]
-            layer = ways.layer(1, kind, profile.micro_batch, *ends_of(split.layout, split.passes, 1))
+            layer = ways.layer(1, kind, profile.micro_batch, *ends_of(split.placements, split.passes, 1))
             problem = layer.problem
             only = MeshProblem(problem.rooflines, problem.mesh, words.input, words.output, gathers=False, only=words)
             costs = only.sharding.evaluate((0,) * len(only.sharding.costs))
@@ -137,7 +137,7 @@ def test_the_time_limit_ends_the_search_for_ways_of_a_single_layer() -> None:
 
 
 def test_ways_that_are_left_out_gain_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each combination there is one that takes no figure more by over a half, between the same layouts."""
+    """For each combination there is one that takes no figure more by over a half, between the same placements."""
     ways = ways_of(attention_block(), 10**8)
     monkeypatch.setattr("pipeplan.costs.sharding.ways.NEARLY", 2)
     some = [(split.passes, figures(model, ways.teams)) for split, model in ways.ways()]

@@ -1,4 +1,4 @@
-"""Layouts of the tensors of a layer on a mesh, and what it takes to move them from one to another."""
+"""Placements of the tensors of a layer on a mesh, and what it takes to move them from one to another."""
 
 import heapq
 import math
@@ -12,14 +12,20 @@ from .graphs import INPUT, PART, TOKEN, WHOLE, has_samples, in_samples, inputs, 
 from .rings import Ring, occupancy, rings_of, shared, slowest
 from .teams import Teams
 
-Layout = tuple[int, ...]
+Placements = tuple[int, ...]
 
 
-class Layouts:
+class Tensors:
     """The tensors of a layer on a mesh."""
 
     def __init__(
-        self, teams: Teams, sizes: tuple[int, ...], layer: int, kind: str, size: int, ends: tuple[Layout, Layout]
+        self,
+        teams: Teams,
+        sizes: tuple[int, ...],
+        layer: int,
+        kind: str,
+        size: int,
+        ends: tuple[Placements, Placements],
     ) -> None:
         question = teams.question
         entry = in_samples(teams.graphs[teams.graph(layer)], size, not any(map(has_samples, teams.graphs.values())))
@@ -46,14 +52,14 @@ class Layouts:
         self.cheapest = cache(self._cheapest)
         self.dtype = question.dtype
 
-    def end(self, name: str) -> Layout:
-        """The layout of an input or output."""
+    def end(self, name: str) -> Placements:
+        """The placements of an input or output."""
         is_input = name in self.inputs
         names = inputs(self.entry) if is_input else outputs(self.entry)
         return self.ends[not is_input] if stream(self.entry, names) == name else self.whole
 
-    def laid(self, axes: Sequence[str], loops: Sequence[str], parts: bool = False) -> Layout:
-        """The layout of a tensor with these axes under the loops of an operator; ``parts``: of what it sums."""
+    def laid(self, axes: Sequence[str], loops: Sequence[str], parts: bool = False) -> Placements:
+        """The placements of a tensor with these axes under the loops of an operator; ``parts``: of what it sums."""
         found = []
         for loop in loops:
             axis = list(axes).index(loop) if loop and loop in axes else WHOLE
@@ -73,16 +79,16 @@ class Layouts:
             for i in range(len(rows[0][1]))
         ]
 
-    def fits(self, name: str, layout: Layout) -> bool:
+    def fits(self, name: str, placements: Placements) -> bool:
         """Whether the devices that split each axis divide its parts."""
         own = self.parts(name)
         counts = [
-            math.prod(n for n, e in zip(self.sizes, layout, strict=True) if e == axis) for axis in range(len(own))
+            math.prod(n for n, e in zip(self.sizes, placements, strict=True) if e == axis) for axis in range(len(own))
         ]
-        return max(layout) < len(own) and not any(p % n for p, n in zip(own, counts, strict=True))
+        return max(placements) < len(own) and not any(p % n for p, n in zip(own, counts, strict=True))
 
-    def moved(self, name: str, source: Layout, target: Layout, gradient: bool = False) -> int | None:
-        """Nanoseconds from one layout of a tensor to another; None if there is no way."""
+    def moved(self, name: str, source: Placements, target: Placements, gradient: bool = False) -> int | None:
+        """Nanoseconds from placements of a tensor to others; None if there is no way."""
         size = 0 if gradient and name in self.inert else self.bytes[name] * self.size
         new = {axis for axis, (one, other) in enumerate(zip(source, target, strict=True)) if other == PART != one}
         if any(source[axis] != WHOLE for axis in new):
@@ -90,9 +96,9 @@ class Layouts:
         # parts of a sum that one device has all of cost nothing beyond the whole
         return self.cheapest(name, source, size).get(tuple(WHOLE if k in new else e for k, e in enumerate(target)))
 
-    def _cheapest(self, name: str, source: Layout, size: int) -> dict[Layout, int]:
-        """Least nanoseconds to every layout: a collective changes what one axis splits, innermost ones first."""
-        lengths, done, queue = self.parts(name), dict[Layout, int](), [(0, source)]
+    def _cheapest(self, name: str, source: Placements, size: int) -> dict[Placements, int]:
+        """Least nanoseconds to all placements: a collective changes what one axis splits, innermost ones first."""
+        lengths, done, queue = self.parts(name), dict[Placements, int](), [(0, source)]
         while queue:
             spent, at = heapq.heappop(queue)
             if at in done:
@@ -147,18 +153,18 @@ class Layouts:
         axes = [k for k, loop in enumerate(own["loops"]) if loop == TOKEN] if operator.get("attention") else []
         return {k: (own.get("ways") or {k: ""})[k] or "keys" for k in axes}
 
-    def needs(self, words: Document, operator: Document, source: str) -> Layout:
-        """The layout in which an operator needs a tensor: rows of masks whole where tokens become heads."""
+    def needs(self, words: Document, operator: Document, source: str) -> Placements:
+        """The placements in which an operator needs a tensor: rows of masks whole where tokens become heads."""
         found = list(self.laid(operator["reads"][source], self.letters(words, operator["name"])))
         for axis, way in self.ways(words, operator).items():
             if way == "heads" and source in self.inert:
                 found[axis] = WHOLE
         return tuple(found)
 
-    def copy(self, words: Document, source: str, reader: str) -> Layout | None:
+    def copy(self, words: Document, source: str, reader: str) -> Placements | None:
         """The copy of a tensor that an operator reads."""
         own = words.get("copies", {}).get(source)
-        return tuple(own["layout"]) if own and reader in own["readers"] else None
+        return tuple(own["placements"]) if own and reader in own["readers"] else None
 
     def repeats(self, operator: Document) -> bool:
         """Whether an operator moves again in the backward what it reads."""
@@ -168,14 +174,14 @@ class Layouts:
         """Whether what it moves again is for the weight gradient alone."""
         return bool(operator.get("weights")) and (operator.get("weight_gradient_flops", 0) > 0 or source in self.inert)
 
-    def held(self, words: Document, name: str) -> Layout:
-        """The layout in which a tensor is held."""
+    def held(self, words: Document, name: str) -> Placements:
+        """The placements in which a tensor is held."""
         if name in self.inputs or name not in self.split:
             return self.end(name)
         return tuple(words["operators"][name]["held"])
 
     def redistributed(self, name: str, words: Document) -> dict[str, int] | None:
-        """Nanoseconds in which a tensor and its gradient get other layouts, by when; None if there is no way."""
+        """Nanoseconds in which a tensor and its gradient get other placements, by when; None if there is no way."""
         loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
         spent = {"forward": 0, "back": 0, "again": 0}
         for when, source, target, gradient in self.changes(name, words, loops):
@@ -187,8 +193,8 @@ class Layouts:
 
     def changes(
         self, name: str, words: Document, loops: dict[str, tuple[str, ...]]
-    ) -> Iterator[tuple[str, Layout, Layout, bool]]:
-        """All changes of layout of a tensor: when, from, to, and whether it is the gradient."""
+    ) -> Iterator[tuple[str, Placements, Placements, bool]]:
+        """All redistributions of a tensor: when, from, to, and whether it is the gradient."""
         readers, maker, held = self.readers[name], self.makers.get(name), self.held(words, name)
         if not readers and name in self.inputs and name not in self.returned:
             return
@@ -201,12 +207,12 @@ class Layouts:
             yield "forward", self.laid(maker["makes"], loops[name], True), held, False
         yield "back", goal, wanted, True
         if copy := words.get("copies", {}).get(name):
-            layout = tuple(copy["layout"])
-            yield "forward", held, layout, False
+            placements = tuple(copy["placements"])
+            yield "forward", held, placements, False
             if not copy["kept"] and any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
                 early = any(self.repeats(each) and not self.for_weights(each, name) for each in readers)
                 when = "back" if early else "again"
-                yield when, held, layout, False
+                yield when, held, placements, False
         for each in readers:
             at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)
             yield "forward", at, need, False
@@ -222,9 +228,9 @@ class Layouts:
             link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
         return link.latency + occupancy(link, size)
 
-    def _parts(self, layout: Sequence[int]) -> int:
-        """Into how many parts a layout splits a tensor."""
-        return math.prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
+    def _parts(self, placements: Sequence[int]) -> int:
+        """Into how many parts placements split a tensor."""
+        return math.prod(n for n, entry in zip(self.sizes, placements, strict=True) if entry >= 0)
 
     def _is_summed(self, name: str) -> bool:
         """Whether a gradient comes from several sides: operators that read the tensor, and from behind the layer."""

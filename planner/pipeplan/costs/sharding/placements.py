@@ -1,7 +1,7 @@
-"""Layouts of the tensors of an operator that is split along one of its loops, along one axis of a mesh.
+"""Placements of the tensors of an operator that is split along one of its loops, along one axis of a mesh.
 
 A tensor is whole, split along one of its dimensions, or on each device a part of a sum. With the loops of an operator
-(`pipeplan.core.operators`) the loop that is split fixes the layout of all its tensors, and of their gradients::
+(`pipeplan.core.operators`) the loop that is split fixes the placements of all its tensors, and of their gradients::
 
     linear map                    reads    weight   makes    gradient of     returned for
     [token, h] -> [token, f]                                 the output      the input
@@ -16,26 +16,26 @@ A weight without the loop is whole, and the devices sum its gradient once per st
 from collections.abc import Sequence
 
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Placements
 
 
-def read_layout(operator: Operator, loop: str, source: str) -> int:
-    """Return the layout in which an operator needs what it reads of ``source``."""
+def read_placement(operator: Operator, loop: str, source: str) -> int:
+    """Return the placement in which an operator needs what it reads of ``source``."""
     return axis_of(operator.reads[source], loop)
 
 
-def made_layout(operator: Operator, loop: str) -> int:
-    """Return the layout of what an operator makes."""
+def made_placement(operator: Operator, loop: str) -> int:
+    """Return the placement of what an operator makes."""
     return PARTIAL if loop and loop not in operator.makes else axis_of(operator.makes, loop)
 
 
-def gradient_layout(operator: Operator, loop: str) -> int:
-    """Return the layout in which an operator needs the gradient of what it makes."""
+def gradient_placement(operator: Operator, loop: str) -> int:
+    """Return the placement in which an operator needs the gradient of what it makes."""
     return axis_of(operator.makes, loop)
 
 
-def returned_layout(operator: Operator, loop: str, source: str) -> int:
-    """Return the layout of the gradient that an operator returns for what it reads of ``source``."""
+def returned_placement(operator: Operator, loop: str, source: str) -> int:
+    """Return the placement of the gradient that an operator returns for what it reads of ``source``."""
     axes = operator.reads[source]
     return PARTIAL if loop and loop not in axes else axis_of(axes, loop)
 
@@ -77,7 +77,7 @@ def handed_over(before: OperatorGraph, after: OperatorGraph) -> tuple[str, str] 
     return (made, read) if alike and made not in before.inputs and read not in after.outputs else None
 
 
-def ends_of(layout: Layout, passes: Sequence[bool], i: int) -> tuple[Layout, Layout]:
-    """Return the layouts of what a layer reads and makes, if the outputs of some have a layout; others are whole."""
-    whole = (WHOLE,) * len(layout)
-    return layout if i and passes[i - 1] else whole, layout if passes[i] else whole
+def ends_of(placements: Placements, passes: Sequence[bool], i: int) -> tuple[Placements, Placements]:
+    """Return the placements of what a layer reads and makes, if the outputs of some have these; others are whole."""
+    whole = (WHOLE,) * len(placements)
+    return placements if i and passes[i - 1] else whole, placements if passes[i] else whole
