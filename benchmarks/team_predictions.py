@@ -22,8 +22,8 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import Letter
-from pipeplan.costs.sharding.layer_ways import MainWords
+from pipeplan.core.strategies import AxisStrategy
+from pipeplan.costs.sharding.layer_ways import MainStrategies
 from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays
@@ -144,14 +144,16 @@ def priced(
         return solve(model, cluster, job=job).plan
     sizes = tuple(job.batch // count for count in job.micro_batches)
     teams = Teams(model, cluster, team, sizes, job.optimizer, False)
-    split, costs = TeamWays(teams).way({name: main_words(model, name, patterns) for name in model.operators}, sequence)
+    split, costs = TeamWays(teams).way(
+        {name: main_strategies(model, name, patterns) for name in model.operators}, sequence
+    )
     return shared_out(solve(costs, team_cluster(cluster, team), job=job).plan, model, split)
 
 
-def main_words(model: Model, graph: str, patterns: dict[str, int]) -> MainWords:
-    """Return the words of a graph of operators whose weights patterns split."""
+def main_strategies(model: Model, graph: str, patterns: dict[str, int]) -> MainStrategies:
+    """Return the strategies of a graph of operators whose weights patterns split."""
     found = {
-        operator.name: (Letter(weight.loops[axis]),)
+        operator.name: (AxisStrategy(weight.loops[axis]),)
         for operator in model.operators[graph].operators
         for weight in operator.weights
         for pattern, axis in patterns.items()

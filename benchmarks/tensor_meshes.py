@@ -2,8 +2,8 @@
 
 ``-- blocks``: ends of the frontier of forward and backward against bytes that stay and are kept, of a block of GPT-3
 175B with one sample in teams of H100, on meshes of up to three axes; in a node, and across nodes of eight. ``-- vgg``:
-least time and words of VGG-16, 32 images a device. ``-- forms``: numbers that each device receives for a transformer
-layer and a sample. Times of the search are processor seconds.
+least time and strategies of VGG-16, 32 images a device. ``-- forms``: numbers that each device receives for a
+transformer layer and a sample. Times of the search are processor seconds.
 """
 
 import sys
@@ -15,7 +15,7 @@ from math import prod
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
-from pipeplan.core.words import Letter
+from pipeplan.core.strategies import AxisStrategy
 from pipeplan.costs.sharding.coordinates import combined
 from pipeplan.costs.sharding.named import (
     Form,
@@ -49,9 +49,9 @@ DEVICES = {"6 TFLOP/s, 9 GB/s": (6e12, 9e9), "60 TFLOP/s, 9 GB/s": (60e12, 9e9),
 
 def main() -> None:
     """Print the tables."""
-    words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    asked = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     for name, show in {"forms": _forms, "blocks": _blocks, "vgg": _vgg}.items():
-        if not words or name in words:
+        if not asked or name in asked:
             show()
 
 
@@ -84,10 +84,12 @@ def _frontier(problem: MeshProblem, memory: bool) -> Frontier:
 
 
 def _named(problem: MeshProblem, found: Frontier, names: tuple[str, ...]) -> str:
-    """The words of some operators in the fastest choice; a star for gathered weights."""
-    chosen = problem.words(found.choice(0))
-    words = {name: [(letter.loop or "-") + "*" * letter.gathers for letter in chosen[name].word] for name in names}
-    return ", ".join(f"{name} {' '.join(word)}" for name, word in words.items())
+    """The strategies of some operators in the fastest choice; a star for gathered weights."""
+    chosen = problem.signatures_of(found.choice(0))
+    strategies = {
+        name: [(entry.loop or "-") + "*" * entry.gathers for entry in chosen[name].strategy] for name in names
+    }
+    return ", ".join(f"{name} {' '.join(strategy)}" for name, strategy in strategies.items())
 
 
 def _vgg() -> None:
@@ -144,8 +146,8 @@ def vgg(devices: int) -> OperatorGraph:
 
 def _data_parallel(problem: MeshProblem) -> int:
     """Nanoseconds of a step in which every operator splits rows."""
-    plain = (Letter(ROW),) * len(problem.mesh.sizes)
-    choice = [[each.word for each in own].index(plain) for own in problem.signatures]
+    plain = (AxisStrategy(ROW),) * len(problem.mesh.sizes)
+    choice = [[each.strategy for each in own].index(plain) for own in problem.signatures]
     costs = problem.sharding.project(STEP).evaluate(choice)
     assert costs is not None
     return costs[0]

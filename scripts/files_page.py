@@ -14,7 +14,7 @@ from pipeplan.io.atomic import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "files.md"
-LEFT_OUT = ("PlainLayer", "JobFile", "PipelineEntry", "LayerWordsEntry", "ContextEntry", "ShardEntry")
+LEFT_OUT = ("PlainLayer", "JobFile", "PipelineEntry", "LayerStrategiesEntry", "ContextEntry", "ShardEntry")
 """Entries without a table: repetitions, and what only programs read and write."""
 
 

@@ -16,8 +16,8 @@ from helpers.distributed.together import Job
 from helpers.plans import with_buckets
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
-from pipeplan.costs.sharding.named import strategies
+from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
+from pipeplan.costs.sharding.named import named_strategies
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules import FAMILIES
@@ -91,7 +91,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
 
 @cache
 def of_a_decoder() -> tuple[mesh_workers.Case, ...]:
-    """A decoder on two by two processes, all operators by words drawn for each, with every backward."""
+    """A decoder on two by two processes, all operators by strategies drawn for each, with every backward."""
     case = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0)
     return tuple(mesh_workers.treated(case, **how) for how in BACKWARDS)
 
@@ -109,8 +109,8 @@ def in_replicas() -> tuple[mesh_workers.Case, ...]:
 def of_rectangles() -> tuple[mesh_workers.Case, ...]:
     """A decoder by 3-D tensor parallelism on cubes of 2 x 2 x 1 and 1 x 2 x 2, all else drawn."""
     return tuple(
-        mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], seed, strategy=own)
-        for seed, own in enumerate(strategies("3d", 2))
+        mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], seed, named=own)
+        for seed, own in enumerate(named_strategies("3d", 2))
     )
 
 
@@ -146,7 +146,7 @@ def of_stages() -> tuple[mesh_workers.Case, ...]:
 def test_gradients_of_outputs_are_added_to_parts_of_sums(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Outputs that the layer reads too: their gradients from behind are added to what its operators return."""
     _compare(of_stages(), *ranks(2)["outputs"])
-    sums = [own.sums[name] for case in of_stages() for _, own in case.plan.words for name in own.sums]
+    sums = [own.sums[name] for case in of_stages() for _, own in case.plan.strategies for name in own.sums]
     assert {(PARTIAL,), (WHOLE,), (0,)} <= {*sums}
 
 
@@ -211,14 +211,16 @@ def test_targets_that_are_no_class_are_refused(ranks: Callable[[int], dict[str, 
 
 @cache
 def that_keep() -> tuple[mesh_workers.Case, ...]:
-    """A decoder on two processes, all operators by words drawn for each, and copies that are kept."""
+    """A decoder on two processes, all operators by strategies drawn for each, and copies that are kept."""
     return tuple(mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[1], seed, False) for seed in range(2))
 
 
 def test_copies_are_kept_for_the_backward(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Also those for one operator: gradients are exact, and nothing is gathered again that is priced as kept."""
     _compare(that_keep(), *ranks(2)["kept"])
-    copies = [copy for case in that_keep() for _, own in case.plan.words for copy in own.copies.values() if copy.kept]
+    copies = [
+        copy for case in that_keep() for _, own in case.plan.strategies for copy in own.copies.values() if copy.kept
+    ]
     assert {len(copy.readers) > 1 for copy in copies} == {False, True}
 
 
@@ -232,7 +234,9 @@ def beside_norms() -> tuple[mesh_workers.Case, ...]:
 def test_copies_of_norms_and_products_are_made_for_the_input_gradient(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Also those that products alone share: the weight gradient sends nothing."""
     _compare(beside_norms(), *ranks(2)["beside"])
-    shared = {copy.readers for case in beside_norms() for _, own in case.plan.words for copy in own.copies.values()}
+    shared = {
+        copy.readers for case in beside_norms() for _, own in case.plan.strategies for copy in own.copies.values()
+    }
     assert {("one", "other"), ("norm", "other")} <= shared
     assert not any(case.later for case in beside_norms())
 
@@ -240,7 +244,7 @@ def test_copies_of_norms_and_products_are_made_for_the_input_gradient(ranks: Cal
 def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Keys go round over one axis and are gathered, or exchanged for heads, along the other: exact, and as priced."""
     _compare(by_ways(), *ranks(4)["attention"])
-    copied = {name for case in by_ways() for _, words in case.plan.words for name in words.copies}
+    copied = {name for case in by_ways() for _, strategies in case.plan.strategies for name in strategies.copies}
     assert copied, "some tensor is moved once for several operators"
 
 
@@ -253,9 +257,9 @@ def test_rectangular_cubes_run_by_name(ranks: Callable[[int], dict[str, Any]]) -
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2), (2, 4)])
 def test_cubes_run_by_name(sizes: tuple[int, ...]) -> None:
     """2 x 2 x 2, and of eight devices those with an axis of one: gradients are exact, all is sent as priced."""
-    found = strategies("3d", len(sizes))
+    found = named_strategies("3d", len(sizes))
     cases = [
-        mesh_workers.on_mesh(models.tiny_decoder, sizes, STAGES[1], seed, strategy=own)
+        mesh_workers.on_mesh(models.tiny_decoder, sizes, STAGES[1], seed, named=own)
         for own in found
         for seed in range(3 - len(found))
     ]
@@ -332,7 +336,7 @@ def test_more_models_run_by_random_words(
 
 @pytest.mark.slow
 def test_a_chosen_mesh_of_a_profiled_model_is_exact() -> None:
-    """On two nodes with a slow network a team of four runs the decoder as a mesh, by the words that `solve` chose."""
+    """On two nodes with a slow network a team of four runs the decoder as a mesh, by strategies that `solve` chose."""
     model = profile_of(models.tiny_decoder())
     kind = DeviceKind("unit", timed_as=model.profiles[0].device)
     node = Node(("unit", "unit"), Link(10**10, 1))
@@ -345,7 +349,7 @@ def test_a_chosen_mesh_of_a_profiled_model_is_exact() -> None:
 
 
 def test_words_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Plan files have the words of every layer, equal ones once."""
+    """Plan files have the strategies of every layer, equal ones once."""
     plan = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0).plan
     plan.save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan

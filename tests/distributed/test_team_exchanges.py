@@ -1,4 +1,4 @@
-"""Plans that say by shards and tokens what teams split: exact, and what is sent is what their words are priced with."""
+"""Plans that say by shards and tokens what teams split: exact, and sent is what their strategies are priced with."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

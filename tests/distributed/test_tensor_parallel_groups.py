@@ -16,7 +16,7 @@ from helpers.layer_operators import layers_operators
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE
+from pipeplan.core.strategies import WHOLE
 from pipeplan.frontend.workload import Workload
 from pipeplan.solve import solve
 from pipeplan_executor import launch, run
@@ -89,7 +89,7 @@ def test_transformers_are_exact() -> None:
 def test_chosen_teams_of_captured_models_are_exact() -> None:
     """A team of two runs GPT-2, cut inside its blocks, as the planner splits what a profile found."""
     plan = _chosen(tiny_gpt2, Link(10**12, 1))
-    assert plan.words and plan.teams == (2,)
+    assert plan.strategies and plan.teams == (2,)
     _verified(plan, tiny_gpt2)
 
 
@@ -133,7 +133,7 @@ def test_captured_models_split_tokens_exactly(build: Callable[[], Any], block: s
     kind = DeviceKind("unit", timed_as=model.profiles[0].device)
     slow = Cluster("slow", {"unit": kind}, nodes, Link(10**4, 1), Overlap.COPY)
     plan = solve(model, slow, 4, teams=(2,), depths=(2,), micro_batches=(2,), optimizer="sgd", workers=1).plan
-    outputs = {name for name, words in plan.words if any(entry != WHOLE for entry in words.output)}
+    outputs = {name for name, strategies in plan.strategies if any(entry != WHOLE for entry in strategies.output)}
     assert outputs == {*split}
     assert len(plan.stages) == 2
     error = run(plan, build, steps=1, warmup=0, verify=True).error

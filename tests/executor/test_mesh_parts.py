@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import TOKEN
-from pipeplan.core.words import BY_HEADS, BY_KEYS, PARTIAL, UNSPLIT, WHOLE, Letter, Word
+from pipeplan.core.strategies import BY_HEADS, BY_KEYS, PARTIAL, UNSPLIT, WHOLE, AxisStrategy, Strategy
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.kernels import ON_CPU
@@ -108,16 +108,16 @@ def test_padding_has_no_gradient_in_split_tables(padding: int) -> None:
 def test_masks_have_the_rows_of_all_tokens_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Along axes by heads a process has the queries of all tokens, so their rows; along others those of its tokens."""
     query, mask = torch.randn(1, 2, 4, 3), torch.zeros(1, 1, 4, 4)
-    asked: dict[int, Word] = {}
+    asked: dict[int, Strategy] = {}
 
-    def operand(tensor: Tensor, word: Word) -> Tensor:
-        asked[id(tensor)] = word
+    def operand(tensor: Tensor, strategy: Strategy) -> Tensor:
+        asked[id(tensor)] = strategy
         return tensor
 
     monkeypatch.setattr(attention, "_Attention", SimpleNamespace(apply=lambda *given: given[0]))
-    keys = Letter(TOKEN, by=BY_KEYS)
+    keys = AxisStrategy(TOKEN, by=BY_KEYS)
     given = (query, query.clone(), query.clone(), mask)
     call = Call(ON_CPU, given[:3], {"attn_mask": mask}, given, (True, True, True, False), (query,))
-    word: Word = (keys, Letter(TOKEN, by=BY_HEADS))
-    attention.attention(call, operand, SimpleNamespace(), word)  # type: ignore[arg-type]
-    assert [asked[id(tensor)] for tensor in given] == [word, word, word, (keys, Letter(UNSPLIT))]
+    strategy: Strategy = (keys, AxisStrategy(TOKEN, by=BY_HEADS))
+    attention.attention(call, operand, SimpleNamespace(), strategy)  # type: ignore[arg-type]
+    assert [asked[id(tensor)] for tensor in given] == [strategy, strategy, strategy, (keys, AxisStrategy(UNSPLIT))]

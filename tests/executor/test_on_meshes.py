@@ -1,4 +1,4 @@
-"""Plans that say by shards and tokens what is split, as plans with words."""
+"""Plans that say by shards and tokens what is split, as plans with strategies."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
 from pipeplan.core.errors import PlanError
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import UNSPLIT, LayerWords
+from pipeplan.core.strategies import UNSPLIT, LayerStrategies
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
@@ -25,24 +25,24 @@ from pipeplan_executor.zoo.decoder import SHARDS
 
 
 def found(plan: Plan, build: Callable[[], Workload]) -> Fitted:
-    """The plan with words, and its model."""
+    """The plan with strategies, and its model."""
     return on_meshes(fit(plan, build), declared(plan), None, torch.device("cpu"))
 
 
 def split(fitted: Fitted, layer: str) -> set[str]:
     """Operators of a layer that are split."""
-    words = dict(fitted.plan.words)[layer]
-    return {name for name, (word, _) in words.operators.items() if word[0].loop != UNSPLIT}
+    strategies = dict(fitted.plan.strategies)[layer]
+    return {name for name, (strategy, _) in strategies.operators.items() if strategy[0].loop != UNSPLIT}
 
 
 def test_a_plan_is_rewritten_with_words(tmp_path: Path) -> None:
-    """What was shards and tokens is words on a mesh of one axis, also in its file; it is run as it was planned."""
+    """What was shards and tokens is strategies on a mesh of one axis, also in its file; it is run as it was planned."""
     fitted = found(plan_of(tiny_decoder, SHARDS, lambda layers: layers[1:-1], "ring"), tiny_decoder)
     plan = fitted.plan
     assert not (fitted.kept or plan.shards or plan.sequence or plan.context)
     assert {stage.mesh for stage in plan.stages} == {(2,)}
     assert {"query_key_value", "widen", "narrow"} <= split(fitted, "block1")
-    assert [dict(plan.words)[name].output for name in ("embedding", "block1", "head")] == [(), (1,), ()]
+    assert [dict(plan.strategies)[name].output for name in ("embedding", "block1", "head")] == [(), (1,), ()]
     plan.save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan
     assert found(plan, tiny_decoder).plan == plan
@@ -73,7 +73,7 @@ def test_layers_that_cannot_be_followed_run_whole(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(module, "program", followed)
     fitted = found(plan_of(tiny_decoder, SHARDS, lambda layers: layers[1:-1]), tiny_decoder)
-    assert dict(fitted.plan.words)["block1"] == LayerWords(input=(1,), output=(1,))
+    assert dict(fitted.plan.strategies)["block1"] == LayerStrategies(input=(1,), output=(1,))
     assert {name.split(".")[0] for name in fitted.kept} == {"block1"}
     assert fitted.repeated == ("block1",)
     assert "widen" in split(fitted, "block0")

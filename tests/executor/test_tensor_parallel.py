@@ -12,8 +12,8 @@ from helpers.plans import plan_for, with_teams
 from pipeplan.core.errors import InputError, PipeplanError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.plan import Plan
+from pipeplan.core.strategies import LayerStrategies
 from pipeplan.core.timeline import Timeline
-from pipeplan.core.words import LayerWords
 from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
@@ -43,7 +43,7 @@ class First(nn.Module):
         return self.cell(x)[0]
 
 
-def words() -> Workload:
+def strategies() -> Workload:
     """A table that is the head's matrix too, a recurrent layer, and a normed one."""
     layers = [nn.Embedding(10, 6), First(), nn.LayerNorm(6), nn.Linear(6, 10)]
     layers[3].weight = layers[0].weight
@@ -57,13 +57,13 @@ def words() -> Workload:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """One stage for each half."""
-    return plan_for(words().module, ("0", "1", "2", "3"), (0, 2, 4), FAMILIES["gpipe"].write((1, 1), 2))
+    return plan_for(strategies().module, ("0", "1", "2", "3"), (0, 2, 4), FAMILIES["gpipe"].write((1, 1), 2))
 
 
 @pytest.fixture(scope="module")
 def fitted(plan: Plan) -> Fitted:
     """The plan and its model."""
-    return fit(plan, words)
+    return fit(plan, strategies)
 
 
 def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
@@ -92,7 +92,7 @@ def test_cuts_that_make_no_sense_never_start(
 ) -> None:
     """Patterns without match, axes that are not there, contradictions, odd lengths and recurrent layers are named."""
     with pytest.raises(InputError, match=said):
-        run(plan, words, tensor_parallel=TensorParallel(size, shards))
+        run(plan, strategies, tensor_parallel=TensorParallel(size, shards))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_teams_that_make_no_sense_never_start(
 ) -> None:
     """Teams that share out nothing, shards of no parameter, and other groups than the plan's teams are named."""
     with pytest.raises(PipeplanError, match=said):
-        run(replace(with_teams(plan, 2), shards=shards), words, tensor_parallel=asked)
+        run(replace(with_teams(plan, 2), shards=shards), strategies, tensor_parallel=asked)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_tokens_that_cannot_be_split_never_start(
     """Odd lengths and the last layer are named."""
     own = replace(with_teams(plan, 2), shards=(("3.weight", 0),), sequence=sequence, micro_batch=micro_batch)
     with pytest.raises(PlanError, match=said):
-        run(own, words)
+        run(own, strategies)
 
 
 @pytest.mark.parametrize(("team", "layer"), [(1, "3"), (2, "0")])
@@ -135,12 +135,14 @@ def test_losses_that_cannot_be_split_never_start(plan: Plan, team: int, layer: s
     """Those of single devices, and behind another layer than the last one."""
     own = replace(with_teams(plan, team), shards=(("3.weight", 0),) * (team > 1), vocabulary=layer)
     with pytest.raises(PlanError, match=f"which is '3' on a team of {team}; solve again"):
-        run(own, words)
+        run(own, strategies)
 
 
 def test_split_outputs_are_single_tensors(plan: Plan) -> None:
     """Several outputs with gradients are named with their shapes; one beside a mask may be split."""
-    split = replace(with_teams(plan, 2), words=(("0", LayerWords(output=(1,))), ("1", LayerWords(input=(1,)))))
+    split = replace(
+        with_teams(plan, 2), strategies=(("0", LayerStrategies(output=(1,))), ("1", LayerStrategies(input=(1,))))
+    )
     one, mask = torch.empty(2, 4, 8, device="meta", requires_grad=True), torch.empty(2, 4, device="meta")
     with pytest.raises(PlanError, match=r"it returns \(2, 4, 8\) and \(2, 4, 8\)"):
         check_mesh(split, ("0", "1"), ((one,), (one, one), (one,)))
@@ -160,7 +162,7 @@ def test_teams_start_a_process_per_device(
         return RunReport((), (), (), ())
 
     monkeypatch.setattr(runner, "launch", launched)
-    run(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), words, tensor_parallel=asked)
+    run(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), strategies, tensor_parallel=asked)
     assert started == [(4, TensorParallel(2, {"3.weight": 1}))]
 
 
@@ -169,7 +171,7 @@ def test_joined_teams_are_counted(plan: Plan, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PlanError, match=r"2 ranks of 2 processes, but 2 processes were .* start 4 .* for 2 devices"):
-        run(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), words)
+        run(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), strategies)
 
 
 def test_names_are_no_patterns() -> None:
@@ -195,10 +197,10 @@ def test_the_world_is_that_of_all_groups(plan: Plan) -> None:
 def test_ranks_keep_their_shards(fitted: Fitted, origin: str, tmp_path: Path) -> None:
     """Concatenated shards are the whole values, for every source of them; each has memory of its own."""
     shards = {"3.weight": 1, "3.bias": 0, "2.weight": 0}
-    own = nn.Sequential(*words().module) if origin == "module" else fitted.blank
+    own = nn.Sequential(*strategies().module) if origin == "module" else fitted.blank
     file = tmp_path / "weights.pt" if origin == "file" else None
     if file is not None:
-        torch.save(words().module.state_dict(), file)
+        torch.save(strategies().module.state_dict(), file)
     names = list(dict(named_tensors(fitted.blank)))
     whole = values_of(fitted.blank, own, names, seed=3, weights=file)
     ranks = []

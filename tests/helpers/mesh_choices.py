@@ -10,16 +10,16 @@ from pipeplan.costs.sharding.relayouts import moves_again
 def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:
     """A signature of each operator, placements of sums, and states of tensors, each copy read by several operators."""
     choice = [draw.randrange(len(own)) for own in problem.signatures]
-    words = problem.words(choice)
+    strategies = problem.signatures_of(choice)
     choice += [draw.randrange(len(own.choices)) for own in problem.sums]
 
     def fits(tensor: str, state: CopyState) -> bool:
         readers = [
             each
             for each in problem.readers[tensor]
-            if problem.takes_copy(each, tensor, state, problem.needed(each, words[each.name].word, tensor))
+            if problem.takes_copy(each, tensor, state, problem.needed(each, strategies[each.name].strategy, tensor))
         ]
-        is_held = tensor not in words or words[tensor].held == state.held
+        is_held = tensor not in strategies or strategies[tensor].held == state.held
         again = any(moves_again(problem.graph, each) for each in readers)
         read = len(readers) > (not state.kept) and again == (state.again or state.kept)
         return is_held and (state.copy is None or read)

@@ -6,14 +6,14 @@ from math import prod
 from typing import NamedTuple
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import LayerWords, Placements, Word
+from pipeplan.core.strategies import LayerStrategies, Placements, Strategy
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
 from pipeplan.costs.sharding.prices import class_axes, gather_order, weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.redistributions import way
 from pipeplan.costs.sharding.relayouts import PlannedLayer, waits
-from pipeplan.costs.sharding.words import ungathered
+from pipeplan.costs.sharding.strategies import ungathered
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -43,12 +43,12 @@ class SentAlong(NamedTuple):
     later: bool = False
 
 
-def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlong]:
-    """Yield what devices send for a micro-batch of one layer, in the words that are priced.
+def mesh_exchanges(problem: MeshProblem, strategies: LayerStrategies) -> Iterator[SentAlong]:
+    """Yield what devices send for a micro-batch of one layer, in the strategies that are priced.
 
     Sums of weights' gradients once per step are left out.
     """
-    graph, layer = problem.graph, PlannedLayer(problem.graph, words, len(problem.mesh.sizes))
+    graph, layer = problem.graph, PlannedLayer(problem.graph, strategies, len(problem.mesh.sizes))
     for name in graph.inputs:
         yield from _moved(problem, name, BACKWARD, *layer.entering(name)[2:])
     for name in graph.outputs:
@@ -56,12 +56,12 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
     for name in problem.tensors:
         if (copying := layer.copying(name)) is not None:
             yield from _moved(problem, name, FORWARD, *copying[:2])
-            copy = words.copies[name]
+            copy = strategies.copies[name]
             if not copy.kept and any(layer.moves_again(layer.operators[reader]) for reader in copy.readers):
                 for each in _moved(problem, name, BACKWARD, *copying[:2], again=True):
                     yield each._replace(later=not layer.copied_for_inputs(name))
     for each in graph.operators:
-        word = layer.signature(each).word
+        strategy = layer.signature(each).strategy
         for source in each.reads:
             how = layer.reading(each, source)
             yield from _moved(problem, source, FORWARD, *how[:2])
@@ -72,22 +72,22 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
         how = layer.making(each)
         yield from _moved(problem, each.name, FORWARD, *how[:2])
         yield from _moved(problem, each.name, BACKWARD, *how[2:])
-        attention = split_attention(problem.own(each).rooflines, each, word, problem.mesh.sizes)
+        attention = split_attention(problem.own(each).rooflines, each, strategy, problem.mesh.sizes)
         for kind, back, axis, size in (*attention.exchanges(), *attention.shifts()) if attention is not None else ():
             yield SentAlong(kind, BACKWARD if back else FORWARD, axis, each.name, size)
-        yield from _weights(problem, each, word)
+        yield from _weights(problem, each, strategy)
         if graph.loss is not None and each.name == graph.loss_name:
             rows = graph.loss.rows * problem.rooflines.micro_batch
-            for axis in class_axes(word):  # the largest logit of each row, and the sum of exponentials
+            for axis in class_axes(strategy):  # the largest logit of each row, and the sum of exponentials
                 yield from [SentAlong(Exchange.SUM, FORWARD, axis, each.name, rows)] * 2
 
 
-def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[SentAlong]:
+def _weights(problem: MeshProblem, operator: Operator, strategy: Strategy) -> Iterator[SentAlong]:
     """Yield what is sent to gather weights, again in the backward, and to scatter their gradients."""
-    sizes, order = problem.mesh.sizes, gather_order(operator, word, problem.mesh)
+    sizes, order = problem.mesh.sizes, gather_order(operator, strategy, problem.mesh)
     for weight in operator.weights:
-        own = [axis for axis in order if word[axis].loop not in weight.loops]
-        held = ungathered(word)
+        own = [axis for axis in order if strategy[axis].loop not in weight.loops]
+        held = ungathered(strategy)
         for k, axis in enumerate(own):
             size = weight.size // weight_parts(weight, held, sizes) // prod(sizes[later] for later in own[k + 1 :])
             for kind, when in ((Exchange.GATHER, FORWARD), (Exchange.GATHER, BACKWARD), (Exchange.SCATTER, BACKWARD)):

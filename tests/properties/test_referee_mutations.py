@@ -18,12 +18,12 @@ from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, Placements, Word
+from pipeplan.core.strategies import PARTIAL, Placements, Strategy
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
-from pipeplan.costs.sharding import device_costs, members, prices, words
+from pipeplan.costs.sharding import device_costs, members, prices, strategies
 from pipeplan.costs.sharding.attention import KeyExchange, SplitAttention
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.copies import CopiedTensor
@@ -419,7 +419,7 @@ def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeyp
     on_a_mesh(document := question(130))
     assert not judge(document, ask(document), exact=False).faults
     monkeypatch.setattr(redistributions, "_sent", wrong)
-    assert "fastest words" in noticed(lambda document: True, on_a_mesh, first=130)
+    assert "fastest strategies" in noticed(lambda document: True, on_a_mesh, first=130)
 
 
 def test_outputs_whose_gradients_are_summed_up_by_each_reader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,10 +444,10 @@ def test_outputs_whose_gradients_are_summed_up_by_each_reader_are_noticed(monkey
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     passing_on(document := question(130))
     answer = ask(document)
-    assert "'first': (-1, -2)" in str(answer["words"])
+    assert "'first': (-1, -2)" in str(answer["strategies"])
     assert not judge(document, answer, exact=False).faults
     monkeypatch.setattr(MeshProblem, "_sum_choices", wrong)
-    assert "fastest words" in noticed(lambda document: True, passing_on, first=130)
+    assert "fastest strategies" in noticed(lambda document: True, passing_on, first=130)
 
 
 def beside_a_residual(maps: int = 2) -> list[dict[str, Any]]:
@@ -531,7 +531,7 @@ def has_loss(document: dict[str, Any]) -> bool:
 def test_masks_in_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what passes beside the tokens were split with them."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    wrong = lambda own, _: -(-own.layer.cost.output // words.share(own.output, own.mesh.sizes))  # noqa: E731
+    wrong = lambda own, _: -(-own.layer.cost.output // strategies.share(own.output, own.mesh.sizes))  # noqa: E731
     monkeypatch.setattr(device_costs, "_output", wrong)
     assert noticed(lambda document: "mask" in str(document["model"]["operators"]), on_teams, first=148)
 
@@ -577,18 +577,18 @@ def test_teams_over_nodes_that_share_one_card_are_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(DeviceKind, "at_card", property(lambda own: own.team))
     found = noticed(lambda document: len(document["model"]["layers"]) > 1, over_nodes, first=37)
-    assert "the step takes" in found or "fastest words" in found
+    assert "the step takes" in found or "fastest strategies" in found
 
 
 def on_meshes(document: dict[str, Any]) -> bool:
-    """Weights are split, and nothing is shared by layers, so that all words are compared."""
+    """Weights are split, and nothing is shared by layers, so that all strategies are compared."""
     model = document["model"]
     return len(model["layers"]) > 1 and not model.get("ties") and kept(document) > 8
 
 
-def no_scatter(operator: Operator, word: Word) -> Placements:
+def no_scatter(operator: Operator, strategy: Strategy) -> Placements:
     """As if no sums were needed where weights are split along inputs."""
-    return tuple(max(entry, -1) for entry in words.made(operator, word))
+    return tuple(max(entry, -1) for entry in strategies.made(operator, strategy))
 
 
 @pytest.mark.parametrize(
@@ -601,7 +601,7 @@ def no_scatter(operator: Operator, word: Word) -> Placements:
     ],
 )
 def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, name: str, wrong: Any) -> None:
-    """As if rings had a card each, sums were free, all were kept whole, and the fastest words were not searched."""
+    """As if rings had a card each, sums were free, all was kept whole, and the fastest strategies were not searched."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(import_module(f"pipeplan.costs.sharding.{module}"), name, wrong)
     assert noticed(on_meshes, over_nodes, first=118)
@@ -619,7 +619,7 @@ def test_meshes_whose_replicas_search_no_ways_are_noticed(monkeypatch: pytest.Mo
     """As if ways over several axes were not searched where gradients are shared out."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(import_module("pipeplan.costs.sharding.question"), "mesh_ways", lambda *_: ())
-    assert "fastest words" in noticed(on_meshes, in_replicas_of_meshes, first=33)
+    assert "fastest strategies" in noticed(on_meshes, in_replicas_of_meshes, first=33)
 
 
 def test_meshes_whose_forwards_wait_for_no_gather_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -651,9 +651,9 @@ def gathering(document: dict[str, Any]) -> None:
     take_long(document, saved=100, workspace=0)
 
 
-def free_gathers(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> int:
+def free_gathers(operator: Operator, strategy: Strategy, mesh: Mesh, gathers: bool) -> int:
     """As if weights were gathered in no time."""
-    return 0 if gathers else EXCHANGE(operator, word, mesh, gathers)
+    return 0 if gathers else EXCHANGE(operator, strategy, mesh, gathers)
 
 
 EXCHANGE, ROOM = prices.weight_exchange, device_costs._at_once
@@ -662,8 +662,8 @@ EXCHANGE, ROOM = prices.weight_exchange, device_costs._at_once
 @pytest.mark.parametrize(
     ("room", "name", "wrong"),
     [
-        (device_costs, "_at_once", lambda problem, words: 0),
-        (device_costs, "_at_once", lambda problem, words: ROOM(problem, words) // 2),
+        (device_costs, "_at_once", lambda problem, strategies: 0),
+        (device_costs, "_at_once", lambda problem, strategies: ROOM(problem, strategies) // 2),
         (prices, "weight_exchange", free_gathers),
     ],
 )
@@ -674,7 +674,11 @@ def test_gathered_weights_that_take_no_room_or_time_are_noticed(
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     gathering(document := question(147))
     answer = ask(document)
-    assert any(any(each["gathers"]) for words in answer["words"].values() for each in words["operators"].values())
+    assert any(
+        any(each["gathers"])
+        for strategies in answer["strategies"].values()
+        for each in strategies["operators"].values()
+    )
     assert not judge(document, answer, exact=False).faults
     monkeypatch.setattr(room, name, wrong)
     assert noticed(lambda document: True, gathering, first=147)
@@ -766,7 +770,7 @@ def test_moves_again_in_the_other_half_of_a_backward_are_noticed(
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     change(document := question(1))
     answer = ask(document)
-    assert has in str(answer["words"])
+    assert has in str(answer["strategies"])
     assert "'W'" in str(answer["lists"])
     assert not judge(document, answer).faults
     monkeypatch.setattr(import_module(PROBLEM), name, lambda *_: wrong)
@@ -815,18 +819,24 @@ ATTENTION, PROBLEM = "pipeplan.costs.sharding.attention", "pipeplan.costs.shardi
         (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "beside", property(lambda own: 0)),
         (sharing_copies, "'readers'", f"{PROBLEM}:MeshProblem", "_copy_costs", free_copies),
         (keeping, "'kept': True", f"{PROBLEM}:MeshProblem", "_copy_costs", free_to_keep),
-        (sharing_copies, "'readers'", "pipeplan.costs.sharding.device_costs", "_copies_at", lambda problem, words: []),
+        (
+            sharing_copies,
+            "'readers'",
+            "pipeplan.costs.sharding.device_costs",
+            "_copies_at",
+            lambda problem, strategies: [],
+        ),
         (moving, "'f'", PROBLEM, "moves_again", with_weights),
     ],
 )
 def test_attention_and_copies_that_take_nothing_are_noticed(
     monkeypatch: pytest.MonkeyPatch, change: Any, has: str, where: str, name: str, wrong: Any
 ) -> None:
-    """Nothing is noticed before, in a plan whose words have them."""
+    """Nothing is noticed before, in a plan whose strategies have them."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     change(document := question(130))
     answer = ask(document)
-    assert has in str(answer["words"])
+    assert has in str(answer["strategies"])
     assert not judge(document, answer, exact=False).faults
     module, _, owner = where.partition(":")
     target = import_module(module)
@@ -860,7 +870,11 @@ def test_samples_that_are_miscounted_are_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     by_samples(document := question(130))
     answer = ask(document)
-    assert any("sample" in each["loops"] for words in answer["words"].values() for each in words["operators"].values())
+    assert any(
+        "sample" in each["loops"]
+        for strategies in answer["strategies"].values()
+        for each in strategies["operators"].values()
+    )
     assert not judge(document, answer, exact=False).faults
     monkeypatch.setattr(members, "by_samples", wrong)
     assert noticed(lambda document: True, by_samples, first=130)
@@ -1182,6 +1196,6 @@ def test_products_that_ignore_a_named_strategy_are_noticed(monkeypatch: pytest.M
     """As if every way to split products were the one that was asked for by name."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(questions, "NAMED", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.sharding.signatures"), "by_strategy", lambda _, own, __: own)
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.signatures"), "following", lambda _, own, __: own)
     monkeypatch.setattr(import_module("pipeplan.costs.sharding.splits"), "follows", lambda *_: True)
     assert "products are not split by" in noticed(lambda document: document["job"].get("strategy"), first=111)

@@ -80,7 +80,7 @@ def test_layers_share_several_weights(known: bool) -> None:
 
 
 def test_ways_of_the_first_of_equal_layers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if main words were listed for it alone, which has no parts of the tokens beside it, as later ones have."""
+    """As if main strategies were listed for it alone, which has no parts of tokens beside it, as later ones have."""
     graph = linear()
     graph["operators"][0] |= {
         "loops": {"token": 4}, "reads": {"input": ["token", "in"]}, "makes": ["token", "out"], "product": True,

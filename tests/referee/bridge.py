@@ -14,7 +14,7 @@ from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
-from pipeplan.core.words import LayerWords
+from pipeplan.core.strategies import LayerStrategies
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
@@ -50,27 +50,27 @@ def ask(document: Document) -> Document:
 def _way(split: Split) -> Document:
     """A way of teams as plain data."""
     known: dict[int, Document] = {}
-    for own in split.words.values():
-        for words in own:
-            known.setdefault(id(words), _words(words) if words.operators else {})
+    for own in split.strategies.values():
+        for strategies in own:
+            known.setdefault(id(strategies), _strategies(strategies) if strategies.operators else {})
     return {
         "team": split.team,
         "sizes": split.sizes,
         "placements": split.placements,
         "passes": split.passes,
-        "words": {place: [known[id(words)] for words in own] for place, own in split.words.items()},
+        "strategies": {place: [known[id(strategies)] for strategies in own] for place, own in split.strategies.items()},
     }
 
 
-def _words(own: LayerWords) -> Document:
+def _strategies(own: LayerStrategies) -> Document:
     operators = {
         name: {
-            "loops": tuple(letter.loop for letter in word),
-            "gathers": tuple(letter.gathers for letter in word),
-            "ways": tuple(letter.by for letter in word),
+            "loops": tuple(entry.loop for entry in strategy),
+            "gathers": tuple(entry.gathers for entry in strategy),
+            "ways": tuple(entry.by for entry in strategy),
             "held": held,
         }
-        for name, (word, held) in own.operators.items()
+        for name, (strategy, held) in own.operators.items()
     }
     copies = {name: copy._asdict() for name, copy in own.copies.items()}
     return {"operators": operators, "sums": dict(own.sums), "copies": copies}
@@ -119,7 +119,7 @@ def as_document(result: Result) -> Document:
         "teams": list(plan.teams),
         "kinds": list(plan.device_kinds),
         "meshes": [stage.mesh for stage in plan.stages],
-        "words": {name: _words(own) if own.operators else {} for name, own in plan.words},
+        "strategies": {name: _strategies(own) if own.operators else {} for name, own in plan.strategies},
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

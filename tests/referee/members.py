@@ -1,4 +1,4 @@
-"""What a device of a mesh has of a layer under given words: its passes, its weights, and what it keeps."""
+"""What a device of a mesh has of a layer under given strategies: its passes, its weights, and what it keeps."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -44,41 +44,41 @@ class Member(Tensors):
         loops = ("",) * len(self.sizes)
         return {name: sum(self.share(each, loops, name, {}) for each in self.operators) for name in names}
 
-    def coordinates(self, words: Document) -> dict[str, int] | None:
-        """What a device has under these words; None if a tensor cannot be moved, or the loss is split in two ways."""
-        loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
-        classes = self.classes(words)
+    def coordinates(self, strategies: Document) -> dict[str, int] | None:
+        """What a device has under strategies; None if a tensor cannot be moved, or the loss is split in two ways."""
+        loops = {each["name"]: self.loops_of(strategies, each["name"]) for each in self.operators}
+        classes = self.classes(strategies)
         if any(self._of_classes(loops[name]) != classes for name in self.loss):
             return None
         spent = {"forward": 0, "back": 0, "again": 0}
         for name in self.bytes:
-            own = self.redistributed(name, words)
+            own = self.redistributed(name, strategies)
             if own is None:
                 return None
             spent = {when: spent[when] + own[when] for when in spent}
         row = dict.fromkeys(("forward", "backward", *PASSES[1:], "update", "summed", "parameters"), 0)
         for each in self.operators:
-            for key, value in self._of_operator(each, words).items():
+            for key, value in self._of_operator(each, strategies).items():
                 (row if key in row else spent)[key] += value
         row["forward"] += spent["forward"]
         row["backward"] += spent["back"] + spent["again"]
         row["input_gradient"] += spent["back"]
         row["weight_gradient"] += spent["again"]
-        copies = [(name, own["placements"]) for name, own in words.get("copies", {}).items() if own["kept"]]
+        copies = [(name, own["placements"]) for name, own in strategies.get("copies", {}).items() if own["kept"]]
         beside = sum(self.bytes[name] * self.size // self._parts(placements) for name, placements in copies)
-        return row | {"saved": self._kept(words) + beside}
+        return row | {"saved": self._kept(strategies) + beside}
 
-    def _of_operator(self, operator: Document, words: Document) -> dict[str, int]:
-        """What an operator adds to what a device has, by its words alone."""
-        own = words["operators"][operator["name"]]
+    def _of_operator(self, operator: Document, strategies: Document) -> dict[str, int]:
+        """What an operator adds to what a device has, by its strategies alone."""
+        own = strategies["operators"][operator["name"]]
         key = operator["name"], tuple(own["loops"]), tuple(own["gathers"]), tuple(own.get("ways") or ())
         if key not in self.known:
-            self.known[key] = self._added(operator, words)
+            self.known[key] = self._added(operator, strategies)
         return self.known[key]
 
-    def _added(self, operator: Document, words: Document) -> dict[str, int]:
-        loops, gathers = self.letters(words, operator["name"]), self.gathers(words, operator["name"])
-        there, back = self._keys(operator, loops, words)
+    def _added(self, operator: Document, strategies: Document) -> dict[str, int]:
+        loops, gathers = self.loops_of(strategies, operator["name"]), self.gathers(strategies, operator["name"])
+        there, back = self._keys(operator, loops, strategies)
         if operator["name"] in self.loss[:1]:
             rows = self.rows * self.size
             there += 2 * sum(self.ring(axis, rows, 2) for axis in self._of_classes(loops))
@@ -92,13 +92,15 @@ class Member(Tensors):
         found["summed"] = self._sums(operator, loops, gathers)
         for name in ("forward", "backward", *PASSES[1:]):
             rest, total = self._rest(name), self.wholes[name]
-            alone = -(-rest * self.share(operator, loops, name, self.ways(words, operator)) // total) if total else 0
-            found[name] = self._round(operator, loops, words, alone, name)
+            alone = (
+                -(-rest * self.share(operator, loops, name, self.ways(strategies, operator)) // total) if total else 0
+            )
+            found[name] = self._round(operator, loops, strategies, alone, name)
         return found | {"forward": found["forward"] + there + moved}
 
-    def classes(self, words: Document) -> list[int]:
+    def classes(self, strategies: Document) -> list[int]:
         """The axes that split the classes of the loss."""
-        return self._of_classes(self.letters(words, self.loss[0])) if self.loss else []
+        return self._of_classes(self.loops_of(strategies, self.loss[0])) if self.loss else []
 
     @staticmethod
     def _of_classes(loops: Sequence[str]) -> list[int]:
@@ -141,9 +143,9 @@ class Member(Tensors):
         """Devices along the axes that split other loops than tokens."""
         return math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop not in ("", TOKEN))
 
-    def _keys(self, operator: Document, loops: Sequence[str], words: Document) -> tuple[int, int]:
+    def _keys(self, operator: Document, loops: Sequence[str], strategies: Document) -> tuple[int, int]:
         """Nanoseconds in which attention on parts of the tokens exchanges heads and gathers keys, forward and back."""
-        own, ways = operator.get("attention"), self.ways(words, operator)
+        own, ways = operator.get("attention"), self.ways(strategies, operator)
         if not own or not ways:
             return 0, 0
         there = back = 0
@@ -167,9 +169,9 @@ class Member(Tensors):
         parts = self.apart(loops) * self.along(ways, "ring", "heads")
         return -(-operator["attention"]["keys"] * self.size // parts)
 
-    def _round(self, operator: Document, loops: Sequence[str], words: Document, alone: int, name: str) -> int:
+    def _round(self, operator: Document, loops: Sequence[str], strategies: Document, alone: int, name: str) -> int:
         """Nanoseconds of a pass that takes so long alone, where blocks of keys go round meanwhile."""
-        ways = self.ways(words, operator)
+        ways = self.ways(strategies, operator)
         axis = next((axis for axis, way in ways.items() if way == "ring"), None)
         if axis is None or name == "weight_gradient":
             return alone
@@ -217,24 +219,24 @@ class Member(Tensors):
             size = sum(own // math.prod(self.sizes[a] for a in before & axes) for own, axes in rows if axis in axes)
             yield axis, size, k == len(order) - 1
 
-    def _kept(self, words: Document) -> int:
+    def _kept(self, strategies: Document) -> int:
         kept = [each for each in self.operators if each.get("kept")]
         total = sum(each["output"] for each in kept)
         if not total:
             return self.cost.saved
         found = 0
         for each in kept:
-            count = math.prod(n for n, e in zip(self.sizes, self.held(words, each["name"]), strict=True) if e >= 0)
+            count = math.prod(n for n, e in zip(self.sizes, self.held(strategies, each["name"]), strict=True) if e >= 0)
             found += -(-self.cost.saved * (each["output"] // count) // total)
         return found
 
-    def device(self, words: Document) -> Document:
+    def device(self, strategies: Document) -> Document:
         """The costs of the layer on each device, and bytes of its parameters."""
-        own = self.coordinates(words)
+        own = self.coordinates(strategies)
         assert own is not None
         for name in ("forward", "backward", *PASSES[1:]):
             own[name] += getattr(self.cost, name) - self._rest(name)
-        split = any(any(self.letters(words, each["name"])) for each in self.operators)
+        split = any(any(self.loops_of(strategies, each["name"])) for each in self.operators)
         if split and self.longer:
             later = dict.fromkeys(PASSES, 0)
             for each in self.operators:
@@ -243,26 +245,26 @@ class Member(Tensors):
             own = {name: value + later.get(name, 0) for name, value in own.items()}
             own["backward"] += later["input_gradient"] + later["weight_gradient"]
         own["update"] += own["summed"]
-        space = in_proportion(self.cost, own["saved"]) + self._at_once(words)
-        output = -(-self._output() // math.prod(self.sizes[axis] for axis in self.classes(words)))
+        space = in_proportion(self.cost, own["saved"]) + self._at_once(strategies)
+        output = -(-self._output() // math.prod(self.sizes[axis] for axis in self.classes(strategies)))
         return own | {"output": output, "workspace": space}
 
-    def _at_once(self, words: Document) -> int:
+    def _at_once(self, strategies: Document) -> int:
         """Most bytes for one operator: weights and keys, with gradients, copies, and what it reads of others."""
         found, order = [0], [each["name"] for each in self.operators]
         for number, each in enumerate(self.operators):
-            loops, gathers = self.letters(words, each["name"]), self.gathers(words, each["name"])
+            loops, gathers = self.loops_of(strategies, each["name"]), self.gathers(strategies, each["name"])
             rows = [weight for weight in each.get("weights", ()) if self.gathered(weight, loops, gathers)]
             own = 2 * sum(weight["size"] // self.divided(weight, loops) for weight in rows)
-            own += self._beside(each, loops, self.ways(words, each))
-            for source, copy in words.get("copies", {}).items():
+            own += self._beside(each, loops, self.ways(strategies, each))
+            for source, copy in strategies.get("copies", {}).items():
                 readers = [order.index(name) for name in copy["readers"]]
                 if min(readers) <= number <= max(readers) and not copy["kept"]:
                     own += self.bytes[source] * self.size // self._parts(copy["placements"])
             for source in each["reads"]:
-                need = self.needs(words, each, source)
-                if self._parts(need) < self._parts(self.held(words, source)):
-                    is_copy = self.copy(words, source, each["name"]) == need
+                need = self.needs(strategies, each, source)
+                if self._parts(need) < self._parts(self.held(strategies, source)):
+                    is_copy = self.copy(strategies, source, each["name"]) == need
                     own += 0 if is_copy else self.bytes[source] * self.size // self._parts(need)
             found.append(own)
         return max(found)

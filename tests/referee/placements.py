@@ -130,13 +130,13 @@ class Tensors:
         own = Ring(self.sizes[axis], self.rings[axis], halves)
         return own.moves(size) + own.latency if size else 0
 
-    def letters(self, words: Document, name: str) -> tuple[str, ...]:
+    def loops_of(self, strategies: Document, name: str) -> tuple[str, ...]:
         """The loops that split an operator along each axis."""
-        return tuple(words["operators"][name]["loops"])
+        return tuple(strategies["operators"][name]["loops"])
 
-    def gathers(self, words: Document, name: str) -> tuple[bool, ...]:
+    def gathers(self, strategies: Document, name: str) -> tuple[bool, ...]:
         """Whether each axis gathers weights that lack its loop."""
-        return tuple(words["operators"][name]["gathers"])
+        return tuple(strategies["operators"][name]["gathers"])
 
     def divided(self, weight: Document, loops: Sequence[str]) -> int:
         """Into how many parts a weight is split that are not gathered."""
@@ -147,23 +147,23 @@ class Tensors:
         """The axes along which a weight is gathered."""
         return {k for k, loop in enumerate(loops) if gathers[k] and loop not in weight["loops"]}
 
-    def ways(self, words: Document, operator: Document) -> dict[int, str]:
+    def ways(self, strategies: Document, operator: Document) -> dict[int, str]:
         """How attention gets keys along each axis that splits its tokens."""
-        own = words["operators"][operator["name"]]
+        own = strategies["operators"][operator["name"]]
         axes = [k for k, loop in enumerate(own["loops"]) if loop == TOKEN] if operator.get("attention") else []
         return {k: (own.get("ways") or {k: ""})[k] or "keys" for k in axes}
 
-    def needs(self, words: Document, operator: Document, source: str) -> Placements:
+    def needs(self, strategies: Document, operator: Document, source: str) -> Placements:
         """The placements in which an operator needs a tensor: rows of masks whole where tokens become heads."""
-        found = list(self.laid(operator["reads"][source], self.letters(words, operator["name"])))
-        for axis, way in self.ways(words, operator).items():
+        found = list(self.laid(operator["reads"][source], self.loops_of(strategies, operator["name"])))
+        for axis, way in self.ways(strategies, operator).items():
             if way == "heads" and source in self.inert:
                 found[axis] = WHOLE
         return tuple(found)
 
-    def copy(self, words: Document, source: str, reader: str) -> Placements | None:
+    def copy(self, strategies: Document, source: str, reader: str) -> Placements | None:
         """The copy of a tensor that an operator reads."""
-        own = words.get("copies", {}).get(source)
+        own = strategies.get("copies", {}).get(source)
         return tuple(own["placements"]) if own and reader in own["readers"] else None
 
     def repeats(self, operator: Document) -> bool:
@@ -174,17 +174,17 @@ class Tensors:
         """Whether what it moves again is for the weight gradient alone."""
         return bool(operator.get("weights")) and (operator.get("weight_gradient_flops", 0) > 0 or source in self.inert)
 
-    def held(self, words: Document, name: str) -> Placements:
+    def held(self, strategies: Document, name: str) -> Placements:
         """The placements in which a tensor is held."""
         if name in self.inputs or name not in self.split:
             return self.end(name)
-        return tuple(words["operators"][name]["held"])
+        return tuple(strategies["operators"][name]["held"])
 
-    def redistributed(self, name: str, words: Document) -> dict[str, int] | None:
+    def redistributed(self, name: str, strategies: Document) -> dict[str, int] | None:
         """Nanoseconds in which a tensor and its gradient get other placements, by when; None if there is no way."""
-        loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
+        loops = {each["name"]: self.loops_of(strategies, each["name"]) for each in self.operators}
         spent = {"forward": 0, "back": 0, "again": 0}
-        for when, source, target, gradient in self.changes(name, words, loops):
+        for when, source, target, gradient in self.changes(name, strategies, loops):
             found = self.moved(name, source, target, gradient)
             if found is None:
                 return None
@@ -192,21 +192,21 @@ class Tensors:
         return spent
 
     def changes(
-        self, name: str, words: Document, loops: dict[str, tuple[str, ...]]
+        self, name: str, strategies: Document, loops: dict[str, tuple[str, ...]]
     ) -> Iterator[tuple[str, Placements, Placements, bool]]:
         """All redistributions of a tensor: when, from, to, and whether it is the gradient."""
-        readers, maker, held = self.readers[name], self.makers.get(name), self.held(words, name)
+        readers, maker, held = self.readers[name], self.makers.get(name), self.held(strategies, name)
         if not readers and name in self.inputs and name not in self.returned:
             return
         wanted = self.laid(maker["makes"], loops[name]) if maker else held
         goal = held if name in self.returned or (maker and not readers) else wanted
         if self._is_summed(name):
-            goal = tuple(words["sums"].get(name, goal))
+            goal = tuple(strategies["sums"].get(name, goal))
         yield from [("back", held, goal, True)] * outputs(self.entry).count(name)
         if maker:
             yield "forward", self.laid(maker["makes"], loops[name], True), held, False
         yield "back", goal, wanted, True
-        if copy := words.get("copies", {}).get(name):
+        if copy := strategies.get("copies", {}).get(name):
             placements = tuple(copy["placements"])
             yield "forward", held, placements, False
             if not copy["kept"] and any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
@@ -214,7 +214,7 @@ class Tensors:
                 when = "back" if early else "again"
                 yield when, held, placements, False
         for each in readers:
-            at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)
+            at, need = self.copy(strategies, name, each["name"]) or held, self.needs(strategies, each, name)
             yield "forward", at, need, False
             yield "back", self.laid(each["reads"][name], loops[each["name"]], True), goal, True
             if self.repeats(each):

@@ -36,22 +36,22 @@ class Asked:
             return False
         for stage, team in zip(answer["stages"], answer["teams"], strict=True):
             kind = question.devices[stage["devices"][0]].kind
-            size, words = question.team(kind), dict[str, Document]()
+            size, strategies = question.team(kind), dict[str, Document]()
             if size in self.splits:
                 _, split = self.splits[size]
                 member = question.kinds[kind].get("members", kind)
-                own = split["words"].get((member, answer["micro_batch"]))
-                words = {name: own[question.place[name]] for name in stage["layers"]} if own else {}
+                own = split["strategies"].get((member, answer["micro_batch"]))
+                strategies = {name: own[question.place[name]] for name in stage["layers"]} if own else {}
             alone = self.mixed and not any(split["passes"]) if size in self.splits else True
-            alone = alone and not any(any(each["loops"]) for own in words.values() for each in own["operators"].values()
-                                      if own)  # fmt: skip
+            every = [each for own in strategies.values() if own for each in own["operators"].values()]
+            alone = alone and not any(any(each["loops"]) for each in every)
             if team != (1 if alone else size):
                 return False
-            expected |= {} if alone else words
+            expected |= {} if alone else strategies
             meshes.append(() if alone else tuple(split["sizes"]))
         homes = {question.place[name]: stage["devices"][0] for stage in answer["stages"] for name in stage["layers"]}
         lie = all(question.lies(question.devices[homes[question.place[n]]], where) for n, where in question.job["pin"])
-        alike = [tuple(mesh) for mesh in answer["meshes"]] == meshes and answer["words"] == expected
+        alike = [tuple(mesh) for mesh in answer["meshes"]] == meshes and answer["strategies"] == expected
         return alike and (lie or not self.mixed)
 
     @property
@@ -97,8 +97,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     questions = _questions(document, answer, teams, every_mix)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
-        what = {name: answer[name] for name in ("kinds", "teams", "meshes", "words", "zero")}
-        verdict.faults.append(f"teams, words and level of ZeRO are outside what was asked: {what}")
+        what = {name: answer[name] for name in ("kinds", "teams", "meshes", "strategies", "zero")}
+        verdict.faults.append(f"teams, strategies and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question
     for each in questions:

@@ -1,4 +1,4 @@
-"""The ways of teams: the words of all layers, the question in which teams are devices, and the ways worth searching."""
+"""Ways of teams: strategies of all layers, the question in which teams are devices, and the ways worth searching."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,11 +11,11 @@ from .documents import Document
 from .graphs import SAMPLE, TOKEN, WHOLE, has_samples, outputs, stream, token_axis, waits
 from .placements import Placements
 from .rings import rings_of, shapes_of
+from .strategies import Figures, Main, Row, Steps, Strategies, Times, fastest, min_of, taken
 from .teams import Teams
-from .words import Figures, Main, Row, Steps, Times, Words, fastest, min_of, taken
 
 COUNTS = (1, 4, 16, 64)
-"""Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
+"""Numbers of micro-batches for which the fastest strategies are searched, if a step has so many."""
 
 NAMED = {"2d": ("wo",), "2.5d": ("rwo",), "3d": ("wio", "wi", "io")}
 """What products of matrices are split by along each axis, by name: rows, with weights that are gathered or not (w, r),
@@ -42,7 +42,7 @@ class Ways:
     def __init__(self, teams: Teams) -> None:
         self.teams, self.team, self.name = teams, teams.team, str(teams.question.job["strategy"])
         self.answers = dict[object, tuple[Any, Any]]()
-        self.words_of = cache(Words)
+        self.strategies_of = cache(Strategies)
         nodes = {len(row) for rows in teams.homes.values() for row in rows}
         axes = teams.question.job["mesh_axes"]
         if self.name and len(nodes) == 1:
@@ -62,14 +62,14 @@ class Ways:
         """The layers whose operators are known."""
         return [i for i in range(self.teams.question.n) if self.teams.graph(i)]
 
-    def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[Words, Document]:
-        """A layer, and its words in a way, at a size at which it is not possible those of another one."""
+    def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[Strategies, Document]:
+        """A layer, and its strategies in a way, at a size at which it is not possible those of another one."""
         sizes = tuple(split["sizes"])
         whole = (WHOLE,) * len(sizes)
         before = split["placements"] if i and split["passes"][i - 1] else whole
         ends = tuple(before), tuple(split["placements"] if split["passes"][i] else whole)
-        words = split["words"].get((kind, size)) or next(iter(split["words"].values()))
-        return self.words_of(self.teams, sizes, i, kind, size, ends), words[i]
+        strategies = split["strategies"].get((kind, size)) or next(iter(split["strategies"].values()))
+        return self.strategies_of(self.teams, sizes, i, kind, size, ends), strategies[i]
 
     @once
     def possible(self, split: Document) -> list[int]:
@@ -79,10 +79,12 @@ class Ways:
     def _runs(self, split: Document, size: int) -> bool:
         kind = next(iter(self.teams.homes))
         for i in self._known:
-            member, words = self.layer(i, kind, size, split)
+            member, strategies = self.layer(i, kind, size, split)
             for each in member.operators:
                 axes = [
-                    n for n, own in zip(member.sizes, member.letters(words, each["name"]), strict=True) if own == SAMPLE
+                    n
+                    for n, own in zip(member.sizes, member.loops_of(strategies, each["name"]), strict=True)
+                    if own == SAMPLE
                 ]
                 if size % math.prod(axes):
                     return False
@@ -93,8 +95,8 @@ class Ways:
     @once
     def _coordinates(self, i: int, kind: str, size: int, split: Document) -> dict[str, int] | None:
         """What a device has of a layer in a way."""
-        member, words = self.layer(i, kind, size, split)
-        return member.coordinates(words)
+        member, strategies = self.layer(i, kind, size, split)
+        return member.coordinates(strategies)
 
     @once
     def document(self, split: Document) -> Document:
@@ -120,8 +122,8 @@ class Ways:
         """Bytes of each layer's parameters on a device."""
         kind, size, found = next(iter(self.teams.homes)), self.possible(split)[0], list(self.teams.question.parameters)
         for i in self._known:
-            member, words = self.layer(i, kind, size, split)
-            found[i] = member.device(words)["parameters"]
+            member, strategies = self.layer(i, kind, size, split)
+            found[i] = member.device(strategies)["parameters"]
         return found
 
     @once
@@ -131,8 +133,8 @@ class Ways:
         for i, cost in enumerate(layer_costs(self.teams.question, kind, size)):
             row = dict(vars(cost))
             if self.teams.graph(i):
-                member, words = self.layer(i, kind, size, split)
-                own = member.device(words)
+                member, strategies = self.layer(i, kind, size, split)
+                own = member.device(strategies)
                 row |= {key: own[key] for key in row}
             rows[self.teams.question.names[i]] = row
         return rows
@@ -143,10 +145,10 @@ class Ways:
         whole = int(tie.get("parameters", 0))
         if split is None or not self.teams.graph(first):
             return whole
-        member, words = self.layer(first, next(iter(self.teams.homes)), self.possible(split)[0], split)
+        member, strategies = self.layer(first, next(iter(self.teams.homes)), self.possible(split)[0], split)
         every = own = 0
         for each in member.operators:
-            loops = member.letters(words, each["name"])
+            loops = member.loops_of(strategies, each["name"])
             for weight in each.get("weights", ()):
                 if weight.get("shared"):
                     every, own = every + weight["size"], own + weight["size"] // member.divided(weight, loops)
@@ -158,18 +160,21 @@ class Ways:
         if sizes not in self.shapes | ({(teams.team,)} if not self.name else set()):
             yield f"a mesh of {sizes} is searched, not of {self.shapes}"
             return
-        if {size for _, size in split["words"]} != set(self.possible(split)):
-            yield f"a way is searched at {sorted({size for _, size in split['words']})}, not at {self.possible(split)}"
+        sizes = sorted({size for _, size in split["strategies"]})
+        if set(sizes) != set(self.possible(split)):
+            yield f"a way is searched at {sizes}, not at {self.possible(split)}"
             return
-        for kind, size in split["words"]:
+        for kind, size in split["strategies"]:
             rows = [self.layer(i, kind, size, split) if teams.graph(i) else None for i in range(teams.question.n)]
             known = [row for row in rows if row is not None]
-            every = [member.letters(words, each["name"]) for member, words in known for each in member.operators]
+            every = [
+                member.loops_of(strategies, each["name"]) for member, strategies in known for each in member.operators
+            ]
             if not any(map(any, every)):
                 yield "nothing is split"
             on_tokens = (
-                TOKEN in member.letters(words, each["name"])
-                for member, words in known
+                TOKEN in member.loops_of(strategies, each["name"])
+                for member, strategies in known
                 for each in filter(waits, member.operators)
             )
             if not teams.question.job["context_parallel"] and any(on_tokens):
@@ -187,17 +192,17 @@ class Ways:
         for split in splits:
             kind, size = next(iter(self.teams.homes)), self.possible(split)[0]
             every = [self.layer(i, kind, size, split) for i in self._known]
-            if not any(all(member.follows(words, names) for member, words in every) for names in named):
+            if not any(all(member.follows(strategies, names) for member, strategies in every) for names in named):
                 yield f"products are not split by {self.name}"
 
     @staticmethod
-    def _shared_cuts(member: Words, words: Document) -> list[tuple[object, ...]]:
+    def _shared_cuts(member: Strategies, strategies: Document) -> list[tuple[object, ...]]:
         """Along each axis the dimension of each shared weight that is split, or whether gradients are parts."""
         found = []
         for each in member.operators:
             for weight in (weight for weight in each.get("weights", ()) if weight.get("shared")):
                 row: list[object] = []
-                for loop in member.letters(words, each["name"]):
+                for loop in member.loops_of(strategies, each["name"]):
                     groups = tuple(each.get("groups", {}).get(loop, ()))
                     ratio = tuple(own // math.gcd(*groups) for own in groups)
                     cut = (weight["loops"].index(loop), ratio) if loop and loop in weight["loops"] else ()
@@ -251,7 +256,7 @@ class Ways:
                         continue
                     have = min((taken(each, count, times) for each in found), default=math.inf)
                     if have > best + best // 16 + 8 * question.n * (count + 1) + count * times * later:
-                        what = f"fastest words of {sizes} for {count} micro-batches of {times} forwards on {kind}"
+                        what = f"fastest strategies of {sizes} for {count} micro-batches of {times} forwards on {kind}"
                         yield f"{what} take {best} in {placements}, not {have}"
 
     def _figures(self, kind: str, size: int, split: Document) -> Figures:
@@ -263,7 +268,7 @@ class Ways:
         own = {"loops": ("",) * len(sizes), "gathers": (False,) * len(sizes), "held": whole}
         rows = []
         for i in self._known:
-            member = self.words_of(self.teams, sizes, i, kind, size, (whole, whole))
+            member = self.strategies_of(self.teams, sizes, i, kind, size, (whole, whole))
             sums = dict.fromkeys(member.bytes, whole)
             rows.append(member.coordinates({"operators": dict.fromkeys(member.makers, own), "sums": sums}))
         return _figures(rows)
@@ -278,12 +283,12 @@ class Ways:
         steps: Sequence[Steps],
         plain: bool,
     ) -> dict[Steps, int]:
-        """The least nanoseconds of all words for each sort of step; nothing if there are too many words.
+        """The least nanoseconds of all strategies for each sort of step; nothing if there are too many strategies.
 
         ``plain``: of those without samples, gathered weights and, between whole ends, tokens.
 
-        Nor where words that split nothing are as fast: they are no way to run a team. Layers of one graph are split
-        alike; those that are ``plain`` in their main words, others if the same is around them.
+        Nor where strategies that split nothing are as fast: they are no way to run a team. Layers of one graph are
+        split alike; those that are ``plain`` in their main strategies, others if the same is around them.
         """
         found, alone = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)
         for graph in filter(None, dict.fromkeys(map(self.teams.graph, range(self.teams.question.n)))):
@@ -307,34 +312,34 @@ class Ways:
         placements: Placements,
         passes: Sequence[bool],
         plain: bool,
-    ) -> list[list[Words]]:
+    ) -> list[list[Strategies]]:
         """The layers of a graph, by what is around them."""
         whole = (WHOLE,) * len(sizes)
-        found: dict[object, list[Words]] = {}
+        found: dict[object, list[Strategies]] = {}
         for i in (i for i in range(self.teams.question.n) if self.teams.graph(i) == graph):
             ends = (placements if i and passes[i - 1] else whole, placements if passes[i] else whole)
-            member = Words(self.teams, sizes, i, kind, size, ends)
+            member = Strategies(self.teams, sizes, i, kind, size, ends)
             member.plain = plain
             found.setdefault(ends, []).append(member)
         return list(found.values())
 
     @staticmethod
-    def _of_alike(members: list[Words], steps: Sequence[Steps]) -> tuple[dict[Main, Times], Times]:
-        """The least of layers that are split alike, for all their main words; and of those that split nothing."""
+    def _of_alike(members: list[Strategies], steps: Sequence[Steps]) -> tuple[dict[Main, Times], Times]:
+        """The least of layers that are split alike, for all their main strategies; and of those that split nothing."""
         rows: dict[tuple[bool, Main], list[Row]] = {}
-        for words in members[0].choices():
-            own = [row for member in members if (row := member.coordinates(words)) is not None]
+        for strategies in members[0].choices():
+            own = [row for member in members if (row := member.coordinates(strategies)) is not None]
             if len(own) == len(members):
-                is_split = any(any(each["loops"]) for each in words["operators"].values())
-                row = {name: sum(row[name] for row in own) for name in own[0]}, members[0].savings(words)
-                rows.setdefault((is_split, members[0].main(words)), []).append(row)
+                is_split = any(any(each["loops"]) for each in strategies["operators"].values())
+                row = {name: sum(row[name] for row in own) for name in own[0]}, members[0].savings(strategies)
+                rows.setdefault((is_split, members[0].main(strategies)), []).append(row)
         least = [(key, fastest(own, len(members), steps)) for key, own in rows.items()]
         found = {main: min_of(times for (_, own), times in least if own == main) for _, main in rows}
         return found, min_of(times for (is_split, _), times in least if not is_split)
 
 
 def _together(rows: Sequence[tuple[bool, dict[Main, Times]]]) -> list[Times]:
-    """What layers of a graph take under the same main words, of which those without tokens beside them have none."""
+    """What layers of a graph take under the same main strategies, of which those without tokens beside have none."""
     found = []
     for main in {main for _, own in rows for main in own}:
         without = frozenset(each for each in main if TOKEN not in each[1])

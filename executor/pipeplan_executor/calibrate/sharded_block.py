@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan.core.cluster import Link
 from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.sharding.given import GivenSplit, given_words, usual_rooflines
+from pipeplan.costs.sharding.given import GivenSplit, given_strategies, usual_rooflines
 from pipeplan.frontend.operators.follow import NamedWeight, program_of
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
@@ -106,9 +106,11 @@ def program_of_block() -> Program:
 def split_block(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
     """Return the block as this process of a mesh of one axis runs it, with parts of new parameters."""
     program = program_of_block()
-    words = given_words(program.graph, GivenSplit(WEIGHTS), TEAM, usual_rooflines(program.graph, SAMPLES), Link(10**9))
-    assert words is not None, "the block can be split like that"
-    layer, parts = MeshLayer(program, words, MeshAxes(mesh)), dict[str, nn.Parameter]()
+    strategies = given_strategies(
+        program.graph, GivenSplit(WEIGHTS), TEAM, usual_rooflines(program.graph, SAMPLES), Link(10**9)
+    )
+    assert strategies is not None, "the block can be split like that"
+    layer, parts = MeshLayer(program, strategies, MeshAxes(mesh)), dict[str, nn.Parameter]()
     for name, parameter in Block(WIDTH, HEADS, HIDDEN).named_parameters():
         shard = layer.weights[name].shard(layer.axes)
         parts[name] = nn.Parameter(parameter.detach() if shard is None else shard.of(parameter.detach()))

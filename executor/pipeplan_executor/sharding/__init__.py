@@ -5,7 +5,7 @@
     plan's rank              0             1
     tensor-parallel rank 0   process 0 ──▶ process 2     ▶ a column: messages of stages, sums over replicas, losses;
                                  ║             ║           its ranks are the plan's, its tensors are whole
-    tensor-parallel rank 1   process 1 ──▶ process 3     ║ a group: sums and gathers inside layers, as words say
+    tensor-parallel rank 1   process 1 ──▶ process 3     ║ a group: sums and gathers inside layers, as strategies say
 
 A plan with teams says how many processes these are and what they share out; for other plans the caller does.
 

@@ -63,7 +63,7 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
     if plan.team == 1:
         return asked
     own = TensorParallel(plan.team, dict(plan.shards))
-    if not (own.shards or plan.sequence or plan.words):
+    if not (own.shards or plan.sequence or plan.strategies):
         raise PlanError(
             f"each rank of the plan is a team of {plan.team} devices, and they share out no parameter: all of them "
             "would do the same work; solve again"

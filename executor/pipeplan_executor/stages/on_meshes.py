@@ -1,9 +1,9 @@
-"""Plans whose teams say what they split by shards and tokens, as plans whose teams are meshes of one axis, with words.
+"""Plans whose teams say by shards and tokens what they split, as plans with strategies on meshes of one axis.
 
 ::
 
     shards, sequence, context, vocabulary   of the plan, or shards of the workload and a number of processes
-    operators of each layer ──────────────▶ words that agree with them (`pipeplan.costs.sharding.given`)
+    operators of each layer ──────────────▶ strategies that agree with them (`pipeplan.costs.sharding.given`)
     what no operator splits like that ────▶ kept in parts, gathered for each pass of a layer
 
 Layers whose operators cannot be followed, or cannot run as it is asked, run whole on every process.
@@ -20,8 +20,8 @@ from torch import Tensor
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.plan import Context, Plan
-from pipeplan.core.words import LayerWords
-from pipeplan.costs.sharding.given import GivenSplit, given_words, usual_rooflines
+from pipeplan.core.strategies import LayerStrategies
+from pipeplan.costs.sharding.given import GivenSplit, given_strategies, usual_rooflines
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.operators.find import named_weights
@@ -38,7 +38,7 @@ AutocastContext = Callable[[], AbstractContextManager[object]]
 
 
 def on_meshes(fitted: Fitted, wanted: TensorParallel, precision: str | None, device: torch.device) -> Fitted:
-    """Return a plan and its model with words for every layer that several processes share.
+    """Return a plan and its model with strategies for every layer that several processes share.
 
     ``wanted``: those of a plan without teams; see `pipeplan_executor.sharding.declared.declared`.
 
@@ -48,13 +48,15 @@ def on_meshes(fitted: Fitted, wanted: TensorParallel, precision: str | None, dev
         If a parameter cannot be sharded as declared.
     """
     plan = fitted.plan
-    if plan.words or wanted.size == 1:
+    if plan.strategies or wanted.size == 1:
         return fitted
     given = _Given(_with_teams(plan, wanted.size), fitted, wanted, partial(autocast, precision, device))
-    words, kept = given.words()
+    strategies, kept = given.strategies()
     stages = tuple(replace(stage, mesh=(stage.team,) if stage.team > 1 else ()) for stage in given.plan.stages)
     nothing = Context()
-    planned = replace(given.plan, stages=stages, words=words, shards=(), sequence=(), context=nothing, vocabulary=None)
+    planned = replace(
+        given.plan, stages=stages, strategies=strategies, shards=(), sequence=(), context=nothing, vocabulary=None
+    )
     check_mesh(planned, fitted.names, fitted.flow.tensors)
     return replace(fitted, plan=planned, kept=kept)
 
@@ -79,10 +81,10 @@ class _Given:
             names = {name for number in stages for name, _ in fitted.named_parameters(number)}
             own = find_shards(fitted.blank, fitted.workload.shards, replace(wanted, size=team), 0, names)
             self._shards |= {name: shard.along for name, shard in own.items()}
-        self._graph, self._solved = cache(self._followed), dict[str, LayerWords | None]()
+        self._graph, self._solved = cache(self._followed), dict[str, LayerStrategies | None]()
 
-    def words(self) -> tuple[tuple[tuple[str, LayerWords], ...], Mapping[str, ShardAxis]]:
-        """Return the words of layers, and the parameters that are kept in parts which no operator has.
+    def strategies(self) -> tuple[tuple[tuple[str, LayerStrategies], ...], Mapping[str, ShardAxis]]:
+        """Return the strategies of layers, and the parameters that are kept in parts which no operator has.
 
         Layers that share a parameter split it alike, or none does.
         """
@@ -94,25 +96,25 @@ class _Given:
                 return tuple((name, own) for name, (own, _) in rows.items()), {n: self._shards[n] for n in kept}
             kept = more
 
-    def _layer(self, number: int, kept: frozenset[str]) -> tuple[LayerWords, frozenset[str]]:
-        """Return the words of a layer, and the parameters that it does not split as it is asked to."""
+    def _layer(self, number: int, kept: frozenset[str]) -> tuple[LayerStrategies, frozenset[str]]:
+        """Return the strategies of a layer, and the parameters that it does not split as it is asked to."""
         full = {local: name for local, name in self._fitted.sequence.parameters[number].items() if name in self._shards}
         team, graph = self._teams[self._fitted.names[number]], self._graph(number)
         given, own = self._given(number, kept), self._weights[number]
         given = replace(given, loss=graph is not None and graph.loss is not None)
         before, after = ((AXIS,) if is_split else () for is_split in (given.input, given.output))
-        words = None if graph is None else self._words(graph, given, team, number)
-        if words is None or (words.input, words.output) != (before, after):
-            return LayerWords({}, {}, before, after), self._aliases(full.values())
+        strategies = None if graph is None else self._strategies(graph, given, team, number)
+        if strategies is None or (strategies.input, strategies.output) != (before, after):
+            return LayerStrategies({}, {}, before, after), self._aliases(full.values())
         split = frozenset[str]() if graph is None else given.splits(graph, team)
-        return words, self._aliases(name for n, name in full.items() if n not in own or own[n].name not in split)
+        return strategies, self._aliases(name for n, name in full.items() if n not in own or own[n].name not in split)
 
-    def _words(self, graph: OperatorGraph, given: GivenSplit, team: int, number: int) -> LayerWords | None:
-        """Return words of a layer; equal layers are solved once."""
+    def _strategies(self, graph: OperatorGraph, given: GivenSplit, team: int, number: int) -> LayerStrategies | None:
+        """Return strategies of a layer; equal layers are solved once."""
         key = repr((graph, given, team))
         if key not in self._solved:
             samples = self._fitted.flow.tensors[number][0].shape[0]
-            self._solved[key] = given_words(graph, given, team, usual_rooflines(graph, samples), LINK)
+            self._solved[key] = given_strategies(graph, given, team, usual_rooflines(graph, samples), LINK)
         return self._solved[key]
 
     def _given(self, number: int, kept: frozenset[str]) -> GivenSplit:

@@ -22,7 +22,7 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE, Placements
+from pipeplan.core.strategies import WHOLE, Placements
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, Tensors, trace
 from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
@@ -93,7 +93,7 @@ class Fitted:
     @property
     def repeated(self) -> tuple[str, ...]:
         """Layers of which nothing is known but that several processes run them as a whole: all compute the same."""
-        return tuple(name for name, words in self.plan.words if not words.operators)
+        return tuple(name for name, strategies in self.plan.strategies if not strategies.operators)
 
     def span(self, stage: int) -> range:
         """Return the numbers of a stage's layers."""
@@ -135,8 +135,8 @@ class Fitted:
 
     def _placements(self, number: int) -> Placements:
         """Return the placements of the tensors before the layer of this number; empty is whole."""
-        words = dict(self.plan.words)
-        before, after = (words.get(name) for name in (["", *self.names, ""][number : number + 2]))
+        strategies = dict(self.plan.strategies)
+        before, after = (strategies.get(name) for name in (["", *self.names, ""][number : number + 2]))
         return before.output if before is not None else after.input if after is not None else ()
 
     def restored(self, outputs: Tensors) -> Any:

@@ -83,7 +83,7 @@ class Pipeline:
     Attributes
     ----------
     plan : Plan
-        One whose teams split layers by shards and tokens has words here (`pipeplan_executor.stages.on_meshes`).
+        One whose teams split layers by shards and tokens has strategies here (`pipeplan_executor.stages.on_meshes`).
     tensor_group : TensorParallelGroup
         This process's rank of the plan, and its tensor-parallel rank.
     shards : dict of str to ParameterShard

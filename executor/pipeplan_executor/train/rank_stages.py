@@ -101,7 +101,7 @@ def mesh_layers(
 
     assert group.mesh is not None
     plan, own = fitted.plan, fitted.plan.stages[stage]
-    words = {name: words for name, words in plan.words if name in own.layers}
+    words = {name: words for name, words in plan.strategies if name in own.layers}
     axes, context = MeshAxes(group.mesh, own.links, own.sharing), partial(autocast, precision, device)
     known = dict(fitted.blank.named_parameters(remove_duplicate=False))
     kept = {

@@ -9,15 +9,15 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
 from pipeplan.core.parts import switch
+from pipeplan.core.strategies import NAMED_STRATEGIES
 from pipeplan.core.units import parse_bytes, parse_reserve
-from pipeplan.core.words import STRATEGIES
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
 MOST_BYTES = 64
 """Most bytes of state, or of gradients, that may be stated for a parameter."""
 MOST_AXES = 3
-"""Axes of the meshes that teams may be; the words of an operator grow with their power."""
+"""Axes of the meshes that teams may be; the strategies of an operator grow with their power."""
 
 
 class Objective(StrEnum):
@@ -229,7 +229,7 @@ class Job:
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
         self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 0, MOST_AXES))
         if self.strategy != "":
-            self._set("strategy", known(self.strategy, "strategy", STRATEGIES))
+            self._set("strategy", known(self.strategy, "strategy", NAMED_STRATEGIES))
         levels = numbers(self.zero, "zero", "a level of ZeRO", 0, WHOLLY_SHARDED)
         self._set("zero", tuple(sorted(levels)))
         for name in ("schedules", "no_cut_after"):

@@ -11,11 +11,11 @@ from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan_files import plan_files
 from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.strategies import LayerStrategies
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Yardstick
 from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, device_names, stages_of, team_suffix, zero_suffix
-from pipeplan.core.words import LayerWords
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Plan(Tabular):
         What runs on parts of the tokens in layers whose input or output is split so, beside what always does.
     vocabulary : str or None
         The last layer, if the devices of its team compute the loss on logits that are split along their classes.
-    words : tuple of (str, LayerWords)
+    strategies : tuple of (str, LayerStrategies)
         For each layer on a team of several devices how it runs on their mesh; then there are no ``shards``,
         ``sequence``, ``context`` and ``vocabulary``, which plans of former versions have instead.
     parallelism : tuple of str
@@ -175,7 +175,7 @@ class Plan(Tabular):
     shards: tuple[tuple[str, ShardAxis], ...] = ()
     sequence: tuple[str, ...] = ()
     vocabulary: str | None = None
-    words: tuple[tuple[str, LayerWords], ...] = ()
+    strategies: tuple[tuple[str, LayerStrategies], ...] = ()
     parallelism: tuple[str, ...] = ()
     context: Context = Context()
     yardstick: Yardstick = field(default_factory=Yardstick)

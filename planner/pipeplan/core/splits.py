@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import WHOLE, LayerWords, Placements
+from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements
 
 SEQUENCE, CONTEXT, LOSS = "sequence", "context", "loss"
 """What teams may split beside weights: tensors between layers, along tokens or otherwise; products of matrices and
@@ -30,7 +30,7 @@ class Split:
         For each kind of device those between neighbours along each axis.
     sharing : tuple of int
         Devices along each axis that send over one card at once where each sends every other one its part.
-    words : mapping of (str, int) to tuple of LayerWords
+    strategies : mapping of (str, int) to tuple of LayerStrategies
         For each kind of device and micro-batch size at which the way is possible those of every layer. They follow from
         the rest.
     parallelism : tuple of str
@@ -43,7 +43,9 @@ class Split:
     number: int
     links: tuple[tuple[str, tuple[Link, ...]], ...] = ()
     sharing: tuple[int, ...] = ()
-    words: Mapping[tuple[str, int], tuple[LayerWords, ...]] = field(default_factory=dict, compare=False, repr=False)
+    strategies: Mapping[tuple[str, int], tuple[LayerStrategies, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     parallelism: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property

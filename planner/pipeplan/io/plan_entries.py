@@ -10,7 +10,7 @@ from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage
 from pipeplan.core.plan import Context, Plan, PlanStage
 from pipeplan.io.schema import Count, Items, Strict, Whole
-from pipeplan.io.words_entry import LayerWordsEntry
+from pipeplan.io.strategies_entry import LayerStrategiesEntry
 
 
 class MemoryEntry(Strict):
@@ -218,7 +218,7 @@ class PlanFile(Strict):
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
     vocabulary: str | None = None
-    words: Items[LayerWordsEntry] = ()
+    strategies: Items[LayerStrategiesEntry] = ()
     """How layers run on the meshes of their teams."""
     context: ContextEntry | None = None
     parallelism: Items[Literal["sequence", "context", "loss"]] = ()

@@ -15,8 +15,8 @@ from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
+from pipeplan.core.strategies import LayerStrategies
 from pipeplan.core.throughput import Yardstick
-from pipeplan.core.words import LayerWords
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.plan_entries import (
     AxisLinkEntry,
@@ -28,8 +28,8 @@ from pipeplan.io.plan_entries import (
     StageEntry,
 )
 from pipeplan.io.schema import Strict, check, listing
+from pipeplan.io.strategies_entry import strategies_data, strategies_of
 from pipeplan.io.text import json_text, parse_data, read_text
-from pipeplan.io.words_entry import words_data, words_of
 from pipeplan.simulate.claims import validate_claims
 
 FORMAT = "pipeplan-plan/4"
@@ -45,11 +45,12 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_whole(path, json_text(plan_data(plan)))
 
 
-_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "words", "context",
+_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "strategies", "context",
          "parallelism", "yardstick")  # fmt: skip
 _PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
 """Fields that are the same in the file and in the plan."""
-_OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "words", "context", "parallelism", "yardstick")
+_OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "strategies", "context", "parallelism",
+             "yardstick")  # fmt: skip
 """Fields without which older versions read plans: they are left out where they say nothing."""
 
 
@@ -68,7 +69,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "pipeline": {name: pipeline[name] for name in PipelineEntry.model_fields}
         | {"overlap": plan.pipeline.overlap.value},
         "shards": [_shard_data(name, axis) for name, axis in plan.shards],
-        "words": words_data(plan.words),
+        "strategies": strategies_data(plan.strategies),
         "context": {"products": plan.context.products, "attention": attention} if plan.context else None,
         "parallelism": plan.parallelism,
         "yardstick": {name: figure for name, figure in asdict(plan.yardstick).items() if figure},
@@ -149,7 +150,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
-        words=_in_order(words_of(file.words), [name for entry in file.stages for name in entry.layers]),
+        strategies=_in_order(strategies_of(file.strategies), [name for entry in file.stages for name in entry.layers]),
         context=_context(file.context),
         parallelism=file.parallelism or tuple(_former_parallelism(file)),
         yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
@@ -158,8 +159,11 @@ def plan_from_data(data: Any, where: str) -> Plan:
 
 
 def _today(data: Any) -> Any:
-    """Return the data with placements under the name that they have today."""
-    return data | {"words": _renamed(data["words"])} if isinstance(data, dict) and "words" in data else data
+    """Return the data with strategies and placements under the names that they have today."""
+    if not isinstance(data, dict) or "words" not in data or "strategies" in data:
+        return data
+    rest = {name: value for name, value in data.items() if name != "words"}
+    return rest | {"strategies": _renamed(data["words"])}
 
 
 def _renamed(value: Any) -> Any:
@@ -177,10 +181,12 @@ def _context(entry: ContextEntry | None) -> Context:
     return Context(entry.products, tuple((each.layer, each.number, each.by) for each in entry.attention))
 
 
-def _in_order(words: Sequence[tuple[str, LayerWords]], names: Sequence[str]) -> tuple[tuple[str, LayerWords], ...]:
-    """The words of layers in the order of the stages, and of others behind them."""
+def _in_order(
+    strategies: Sequence[tuple[str, LayerStrategies]], names: Sequence[str]
+) -> tuple[tuple[str, LayerStrategies], ...]:
+    """The strategies of layers in the order of the stages, and of others behind them."""
     place = {name: number for number, name in enumerate(names)}
-    return tuple(sorted(words, key=lambda row: place.get(row[0], len(place))))
+    return tuple(sorted(strategies, key=lambda row: place.get(row[0], len(place))))
 
 
 def _former_parallelism(file: PlanFile) -> Iterator[str]:

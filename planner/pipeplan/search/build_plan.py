@@ -10,7 +10,7 @@ from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.splits import Mix, Splitting
-from pipeplan.core.words import LayerWords
+from pipeplan.core.strategies import LayerStrategies
 from pipeplan.costs.sharding.mixed import kinds_of
 from pipeplan.search.evaluate import EvaluatedPlan
 
@@ -56,12 +56,14 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
         plan,
         fingerprint=model.fingerprint,
         stages=tuple(stage for stage, _ in rows),
-        words=tuple((name, own) for _, words in rows for name, own in words.items()),
+        strategies=tuple((name, own) for _, strategies in rows for name, own in strategies.items()),
         parallelism=split.parallelism if plan.team > 1 else (),
     )
 
 
-def _on_mesh(plan: Plan, stage: PlanStage, model: Model, split: Splitting) -> tuple[PlanStage, dict[str, LayerWords]]:
+def _on_mesh(
+    plan: Plan, stage: PlanStage, model: Model, split: Splitting
+) -> tuple[PlanStage, dict[str, LayerStrategies]]:
     """Return a stage with the mesh of its teams, and how its layers run there.
 
     A team in a mix that splits nothing is one device: the others would do the same work.
@@ -71,11 +73,11 @@ def _on_mesh(plan: Plan, stage: PlanStage, model: Model, split: Splitting) -> tu
         return stage, {}
     if isinstance(split, Mix):
         kind, _ = kinds_of(split)[kind]
-    every = dict(zip(model.names, own.words[kind, plan.micro_batch], strict=True))
-    words = {name: every[name] for name in stage.layers}
-    if isinstance(split, Mix) and not own.sequence and not any(each.splits_any for each in words.values()):
+    every = dict(zip(model.names, own.strategies[kind, plan.micro_batch], strict=True))
+    strategies = {name: every[name] for name in stage.layers}
+    if isinstance(split, Mix) and not own.sequence and not any(each.splits_any for each in strategies.values()):
         return replace(stage, team=1), {}
-    return replace(stage, mesh=own.sizes, links=dict(own.links)[kind], sharing=own.sharing), words
+    return replace(stage, mesh=own.sizes, links=dict(own.links)[kind], sharing=own.sharing), strategies
 
 
 def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:

@@ -70,7 +70,7 @@ def _names(plan: Plan) -> Iterator[str]:
                 if named.count(name) > 1:
                     yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
     yield from _mesh_faults(plan)
-    if (plan.team > 1 and not (plan.shards or plan.sequence or plan.words)) or (plan.team == 1 and plan.shards):
+    if (plan.team > 1 and not (plan.shards or plan.sequence or plan.strategies)) or (plan.team == 1 and plan.shards):
         yield f"its teams have {counted(plan.team, 'device')} and share out {counted(len(plan.shards), 'parameter')}"
     for group in plan.pipeline.tied:
         if len({plan.teams[stage] for stage in group}) > 1:
@@ -311,7 +311,7 @@ def _busiest(row: tuple[Transfer, ...], many: int) -> int:
 def _mesh_faults(plan: Plan) -> Iterator[str]:
     """Yield what is wrong with the meshes of teams, and with how layers run on them."""
     axes = {name: len(stage.mesh) for stage in plan.stages if stage.mesh for name in stage.layers}
-    words = dict(plan.words)
+    strategies = dict(plan.strategies)
     for number, stage in enumerate(plan.stages):
         if stage.mesh and prod(stage.mesh) != stage.team:
             sizes = " x ".join(map(str, stage.mesh))
@@ -320,22 +320,22 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
             yield f"stage {number} names links of {len(stage.links)} axes, and its mesh has {len(stage.mesh)}"
         if stage.sharing and len(stage.sharing) != len(stage.mesh):
             yield f"stage {number} names sharing of {len(stage.sharing)} axes, and its mesh has {len(stage.mesh)}"
-    for name, count in Counter(name for name, _ in plan.words).items():
+    for name, count in Counter(name for name, _ in plan.strategies).items():
         if count > 1:
-            yield f"its words name layer {name!r} {count} times; once is enough"
+            yield f"its strategies name layer {name!r} {count} times; once is enough"
     for name in axes:
-        if name not in words:
-            yield f"layer {name!r} is on a mesh, and its words do not say how it runs there"
-    for name, own in words.items():
+        if name not in strategies:
+            yield f"layer {name!r} is on a mesh, and no strategies say how it runs there"
+    for name, own in strategies.items():
         entries = {len(each) for each in (own.input, own.output) if each} | {len(each) for each in own.sums.values()}
         entries |= {len(each) for pair in own.operators.values() for each in pair}
         entries |= {len(copy.placements) for copy in own.copies.values()}
         if name not in axes:
-            yield f"its words name {name!r}, which is no layer on a mesh"
+            yield f"its strategies name {name!r}, which is no layer on a mesh"
         elif entries - {axes[name]}:
-            yield f"its words of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
-    if words and (plan.shards or plan.sequence or plan.vocabulary is not None):
-        yield "it has words of layers on meshes, and shards, sequence or vocabulary, which plans without words have"
+            yield f"its strategies of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
+    if strategies and (plan.shards or plan.sequence or plan.vocabulary is not None):
+        yield "it has strategies of layers on meshes, and shards, sequence or vocabulary; a plan has one of both"
     meshes = {stage.mesh for stage in plan.stages}
     if len(meshes) > 1 and max(map(len, meshes)) > 1:
         yield "its stages have unlike meshes of several axes"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.distributed.mesh_workers import random_words, with_words
+from helpers.distributed.mesh_workers import random_strategies, with_strategies
 from helpers.distributed.models import (
     blank_model,
     tiny_decoder,
@@ -71,7 +71,7 @@ class Layout:
             tokens = names[:-1] if build is tiny_shared else ()
             plan = in_teams(plan, module, build().shards, size, tokens)
         if self.mesh:
-            plan = with_words(plan, random_words(build, self.mesh, Random(0), samples=2)[0], self.mesh)
+            plan = with_strategies(plan, random_strategies(build, self.mesh, Random(0), samples=2)[0], self.mesh)
         return replace(with_buckets(plan, 2, 3) if self.zero == 1 else plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:

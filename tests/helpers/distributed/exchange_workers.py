@@ -1,4 +1,4 @@
-"""What members of teams send for plans that say by shards and tokens what is split, and what their words are priced."""
+"""What members of teams send for plans that say by shards and tokens what is split, and the prices of these."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ class Seen(TorchDispatchMode):
 
 
 def exact(build: Callable[[], Workload], plans: Sequence[Plan]) -> list[tuple[float, Sent, Sent]]:
-    """The worst error of each plan, what a member sends with it, and what its words are priced with."""
+    """The worst error of each plan, what a member sends with it, and what its strategies are priced with."""
     return [(worst_error(plan, build, 2), *_seen(build, plan)) for plan in plans]
 
 
@@ -108,13 +108,13 @@ def _seen(build: Callable[[], Workload], plan: Plan) -> tuple[Sent, Sent]:
 def _priced(pipeline: Pipeline) -> Sent:
     layers, sent, summed = pipeline.modules[0].sharded_layers, {FORWARD: Sums(), BACKWARD: Sums()}, {}
     assert isinstance(layers, MeshLayers)
-    for name, words in pipeline.fitted.plan.words:
+    for name, strategies in pipeline.fitted.plan.strategies:
         if name in layers._programs:
             run = layers._layer(name, True)
             rooflines = usual_rooflines(run.program.graph, SAMPLES)
-            words = run.words
-            problem = MeshProblem(rooflines, run.axes.priced, words.input, words.output, only=words)
-            for each in mesh_exchanges(problem, words):
+            strategies = run.strategies
+            problem = MeshProblem(rooflines, run.axes.priced, strategies.input, strategies.output, only=strategies)
+            for each in mesh_exchanges(problem, strategies):
                 sent[each.when] += halves(each.kind, each.size)
             summed |= {(name, weight.name): 4 * prod(weight.shape) for weight in run.weights.values() if weight.summed}
     step = _bytes(halves(Exchange.SUM, sum(summed.values()))) if summed else {}

@@ -15,12 +15,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from helpers.distributed.mesh_workers import with_words
+from helpers.distributed.mesh_workers import with_strategies
 from helpers.distributed.models import blank_model
 from helpers.plans import plan_for
 from pipeplan.core.operators import SAMPLE
 from pipeplan.core.shared_weights import merge_overlapping
-from pipeplan.core.words import WHOLE, LayerWords, Letter, Signature
+from pipeplan.core.strategies import WHOLE, AxisStrategy, LayerStrategies, Signature
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding.mesh import moves
@@ -160,9 +160,9 @@ def on_a_mesh() -> dict[int, int]:
     """
     module, names, held = blank_model(wide_maps)
     whole, samples = (WHOLE,), (0,)
-    words = {
-        name: LayerWords(
-            {"linear": Signature((Letter(SAMPLE, True),), whole if name == names[-1] else samples)},
+    strategies = {
+        name: LayerStrategies(
+            {"linear": Signature((AxisStrategy(SAMPLE, True),), whole if name == names[-1] else samples)},
             input=whole if name == names[0] else samples,
             output=whole if name == names[-1] else samples,
         )
@@ -171,7 +171,7 @@ def on_a_mesh() -> dict[int, int]:
     found = {}
     plan = plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((2,), 2), held=held)
     for level in (2, 3):
-        planned = replace(with_words(plan, tuple(words.items()), (2,)), zero=level)
+        planned = replace(with_strategies(plan, tuple(strategies.items()), (2,)), zero=level)
         pipeline = Pipeline(planned, wide_maps, evaluates=False)
         stage, (fully,) = pipeline.modules[0], pipeline._fully.values()
         inputs, _ = source.draw(pipeline.workload, plan.micro_batch, 0)

@@ -1,4 +1,4 @@
-"""Models on meshes of several axes with random words, and the workers that run them."""
+"""Models on meshes of several axes with random strategies, and the workers that run them."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Placements, Word
+from pipeplan.core.strategies import UNSPLIT, WHOLE, LayerStrategies, Placements, Strategy
 from pipeplan.costs.sharding.attention import way_of
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.exchanges import Exchange
-from pipeplan.costs.sharding.named import Strategy
+from pipeplan.costs.sharding.named import NamedStrategy
 from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -67,7 +67,7 @@ NOTHING = LayerCost(
     )
 )
 SAMPLES = 4
-Words = tuple[tuple[str, LayerWords], ...]
+Strategies = tuple[tuple[str, LayerStrategies], ...]
 """Of all layers of a model, by name."""
 
 
@@ -89,42 +89,42 @@ def on_mesh(
     seed: int,
     gathers: bool = True,
     ways: tuple[str, ...] = (),
-    strategy: Strategy | None = None,
+    named: NamedStrategy | None = None,
     zero: int = 0,
     losses: tuple[bool, ...] = (),
 ) -> Case:
-    """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and placements.
+    """A plan of as many stages as the schedule has, on meshes of these sizes, with random strategies and placements.
 
     With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
-    gets keys, whose tokens all of them split. ``strategy``: by which products of matrices are split, and samples.
+    gets keys, whose tokens all of them split. ``named``: by which products of matrices are split, and samples.
     ``zero``: the level of ZeRO. ``losses``: for each axis whether it splits the classes of the loss.
     """
     draw = random.Random(seed)
     module, names, held = blank_model(build)
-    words, sent, later = random_words(build, sizes, draw, gathers, ways, strategy=strategy, losses=losses)
+    strategies, sent, later = random_strategies(build, sizes, draw, gathers, ways, named=named, losses=losses)
     cuts = random_cuts(draw, len(names), schedule.stages)
     plan = plan_for(module, names, cuts, schedule, SAMPLES, held=held)
-    return Case(replace(with_words(plan, words, sizes), zero=zero), sent, later)
+    return Case(replace(with_strategies(plan, strategies, sizes), zero=zero), sent, later)
 
 
-def with_words(plan: Plan, words: Words, sizes: tuple[int, ...]) -> Plan:
-    """The plan on meshes of these sizes, by the words of all layers."""
+def with_strategies(plan: Plan, strategies: Strategies, sizes: tuple[int, ...]) -> Plan:
+    """The plan on meshes of these sizes, by the strategies of all layers."""
     links = (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1))
     stages = tuple(replace(stage, team=prod(sizes), mesh=sizes, links=links) for stage in plan.stages)
-    return replace(plan, stages=stages, words=words)
+    return replace(plan, stages=stages, strategies=strategies)
 
 
-def random_words(
+def random_strategies(
     build: Callable[[], Workload],
     sizes: tuple[int, ...],
     draw: random.Random,
     gathers: bool = True,
     ways: tuple[str, ...] = (),
     samples: int = SAMPLES,
-    strategy: Strategy | None = None,
+    named: NamedStrategy | None = None,
     losses: tuple[bool, ...] = (),
-) -> tuple[Words, tuple[Sums, Sums], Sums]:
-    """Random words of each layer for micro-batches of so many samples; and what is sent, as in `Case`."""
+) -> tuple[Strategies, tuple[Sums, Sums], Sums]:
+    """Random strategies of each layer for micro-batches of so many samples; and what is sent, as in `Case`."""
     workload = source.build(build)
     inputs, targets = source.draw(workload, samples, 0)
     sequence = capture_layers(workload.module, inputs)
@@ -135,16 +135,16 @@ def random_words(
         loss = partial(_loss, workload, sequence) if losses and n == len(sequence.layers) - 1 else None
         own = program_of(record(layer, flow.tensors[n], nullcontext, loss, targets), weights[n], samples)
         programs.append(replace(own, graph=by_samples(own.graph, samples)))
-    words, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
+    strategies, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
-        after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, strategy)
-        own, problem = _words(draw, program, sizes, (before, after), gathers, ways, samples, strategy, losses)
-        words.append(own)
+        after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, named)
+        own, problem = _strategies(draw, program, sizes, (before, after), gathers, ways, samples, named, losses)
+        strategies.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
             later += halves(each.kind, each.size) if each.later else Sums()
         before = after
-    return tuple(zip(sequence.names, words, strict=True)), (sent[FORWARD], sent[BACKWARD]), later
+    return tuple(zip(sequence.names, strategies, strict=True)), (sent[FORWARD], sent[BACKWARD]), later
 
 
 def _loss(workload: Workload, sequence: LayerSequence, returned: Any, targets: Any) -> Tensor:
@@ -153,7 +153,7 @@ def _loss(workload: Workload, sequence: LayerSequence, returned: Any, targets: A
 
 
 def _between(
-    draw: random.Random, one: Program, other: Program, sizes: tuple[int, ...], strategy: Strategy | None
+    draw: random.Random, one: Program, other: Program, sizes: tuple[int, ...], named: NamedStrategy | None
 ) -> Placements:
     """Placements of what passes between two layers, whole if nothing can be split."""
     made, read = stream(one.graph, one.graph.outputs), stream(other.graph, tuple(other.graph.inputs))
@@ -162,16 +162,16 @@ def _between(
     parts = [parts_of(program.graph, name) for program, name in ((one, made), (other, read))]
     if [shapes_of(one)[made].lengths] != [shapes_of(other)[read].lengths]:
         return ()
-    named = [] if strategy is None else list(strategy.placements(len(parts[0]), False))
+    asked = [] if named is None else list(named.placements(len(parts[0]), False))
     draw.shuffle(named)
     while True:
-        placements = named.pop() if named else tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
+        placements = asked.pop() if asked else tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
         counts = [prod(n for n, e in zip(sizes, placements, strict=True) if e == axis) for axis in range(len(parts[0]))]
         if not any(length % count for row in parts for length, count in zip(row, counts, strict=True)):
             return placements
 
 
-def _words(
+def _strategies(
     draw: random.Random,
     program: Program,
     sizes: tuple[int, ...],
@@ -179,24 +179,24 @@ def _words(
     gathers: bool,
     ways: tuple[str, ...],
     samples: int,
-    strategy: Strategy | None,
+    named: NamedStrategy | None,
     losses: tuple[bool, ...],
-) -> tuple[LayerWords, MeshProblem]:
-    """Random words of a layer: those that cost least if everything costs something random.
+) -> tuple[LayerStrategies, MeshProblem]:
+    """Random strategies of a layer: those that cost least if everything costs something random.
 
-    On three axes each operator has some of its words only, for all would need tables that are too large.
+    On three axes each operator has some of its strategies only, for all would need tables that are too large.
     """
     graph, seed = program.graph, draw.randrange(10**9)
     numbers = np.random.default_rng(seed)
 
-    def allows(operator: Operator, word: Word) -> bool:
-        is_whole = all(letter.loop == UNSPLIT for letter in word)
-        return is_whole or random.Random(f"{seed} {operator.name} {word}").random() < 1 / 4
+    def allows(operator: Operator, strategy: Strategy) -> bool:
+        is_whole = all(entry.loop == UNSPLIT for entry in strategy)
+        return is_whole or random.Random(f"{seed} {operator.name} {strategy}").random() < 1 / 4
 
-    few = allows if len(sizes) > 2 and strategy is None else None
+    few = allows if len(sizes) > 2 and named is None else None
     mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
     own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, samples)
-    problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=strategy is None, strategy=strategy, allows=few)
+    problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=named is None, named=named, allows=few)
     costs = tuple(
         np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
     )
@@ -207,15 +207,15 @@ def _words(
     for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
         tied = any(weight.shared for weight in operator.weights)
         if operator.name in graph.loss_names:
-            each[[tuple(letter.loop != UNSPLIT for letter in word) != losses for word, _ in own]] = UNLIMITED
-        each[[tied and any(letter.loop != UNSPLIT for letter in word) for word, _ in own]] = UNLIMITED
+            each[[tuple(entry.loop != UNSPLIT for entry in strategy) != losses for strategy, _ in own]] = UNLIMITED
+        each[[tied and any(entry.loop != UNSPLIT for entry in strategy) for strategy, _ in own]] = UNLIMITED
         if ways and operator.attention is not None:
-            each[[tuple(letter.loop == TOKEN and way_of(letter) for letter in word) != ways for word, _ in own]] = (
-                UNLIMITED
-            )
+            each[
+                [tuple(entry.loop == TOKEN and way_of(entry) for entry in strategy) != ways for strategy, _ in own]
+            ] = UNLIMITED
     first = np.eye(1, costs[0].shape[1], dtype=np.int64)
     found = frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)
-    return problem.layer_words(found), problem
+    return problem.layer_strategies(found), problem
 
 
 def treated(case: Case, *, again: bool, split: bool) -> Case:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.distributed.everywhere import greatest
-from helpers.distributed.mesh_workers import random_words, with_words
+from helpers.distributed.mesh_workers import random_strategies, with_strategies
 from helpers.distributed.models import blank_model, tiny_decoder, tiny_shared, tiny_thrice, tiny_tied
 from helpers.distributed.training_models import (
     dropped,
@@ -652,8 +652,8 @@ def _plan(case: Case) -> Plan:
         plan = in_teams(plan, module, case.team_cuts, case.teams, case.sequence, case.vocabulary)
         plan = on_tokens(plan, module, case.context) if case.context else plan
     if case.mesh:
-        words, *_ = random_words(case.build, case.mesh, random.Random(SEED), samples=plan.micro_batch)
-        plan = with_words(plan, words, case.mesh)
+        words, *_ = random_strategies(case.build, case.mesh, random.Random(SEED), samples=plan.micro_batch)
+        plan = with_strategies(plan, words, case.mesh)
     return with_buckets(plan, case.bucket, case.gathered)
 
 

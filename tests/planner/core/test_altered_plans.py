@@ -32,7 +32,7 @@ HARMLESS = {
     r"stages\[\d+\]\.team": "another number of devices, where the plan has teams; `run` starts as many processes",
     r"yardstick(\..*)?": "what throughput is measured by, which no other number of the file rests on",
     r"shards(\[\d+\].*)?": "names and axes, which `run` compares with the model",
-    r"words\[\d+\].*": "operators and tensors, which `run` compares with the model",
+    r"strategies\[\d+\].*": "operators and tensors, which `run` compares with the model",
     r"stages\[\d+\]\.(links|sharing)(\[\d+\].*)?": "of a team, by which `run` orders collectives",
     r"parallelism(\[\d+\])?": "what teams split, for reports",
     r"schedule\.family": "a name; the lists themselves are what runs",

@@ -13,7 +13,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.layers import LayerCost
 from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import BY_HEADS, BY_RING, WHOLE, Letter, Placements
+from pipeplan.core.strategies import BY_HEADS, BY_RING, WHOLE, AxisStrategy, Placements
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.layer_ways import LayerWays
@@ -21,7 +21,7 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.ring import messages, ring_time
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
-from pipeplan.costs.sharding.words import words
+from pipeplan.costs.sharding.strategies import strategies
 from pipeplan.io.operators_entry import operators_data
 from pipeplan.io.plan_file import plan_data
 from pipeplan.solve import solve
@@ -33,18 +33,18 @@ ATTENTION = Operator(
 )  # fmt: skip
 
 UNIT = DeviceKind("unit")
-KEYS, RING, HEADS = Letter(TOKEN), Letter(TOKEN, by=BY_RING), Letter(TOKEN, by=BY_HEADS)
+KEYS, RING, HEADS = AxisStrategy(TOKEN), AxisStrategy(TOKEN, by=BY_RING), AxisStrategy(TOKEN, by=BY_HEADS)
 
 
 def test_attention_has_three_ways() -> None:
     """By keys, by ring, and by heads where these can be divided; what is sent and needed beside."""
-    by = [Letter(), Letter("head"), KEYS, RING, HEADS]
-    assert words(ATTENTION, (4,)) == tuple((letter,) for letter in by)
-    assert words(ATTENTION, (8,)) == tuple((letter,) for letter in by[:-1])
-    assert words(ATTENTION, (4,), tokens=False) == tuple((letter,) for letter in by[:2])
+    by = [AxisStrategy(), AxisStrategy("head"), KEYS, RING, HEADS]
+    assert strategies(ATTENTION, (4,)) == tuple((entry,) for entry in by)
+    assert strategies(ATTENTION, (8,)) == tuple((entry,) for entry in by[:-1])
+    assert strategies(ATTENTION, (4,), tokens=False) == tuple((entry,) for entry in by[:2])
     own = Rooflines(OperatorGraph((ATTENTION,), {INPUT: 60}), COST, 0, DeviceKind("unit"), None, 1)
-    ways = [split_attention(own, ATTENTION, (letter,), (4,)) for letter in (KEYS, RING, HEADS)]
-    assert split_attention(own, ATTENTION, (Letter("head"),), (4,)) is None
+    ways = [split_attention(own, ATTENTION, (entry,), (4,)) for entry in (KEYS, RING, HEADS)]
+    assert split_attention(own, ATTENTION, (AxisStrategy("head"),), (4,)) is None
     gather, scatter, turn = Exchange.GATHER, Exchange.SCATTER, Exchange.TURN
     keys, ring, heads = ([(each.kind, each.size) for each in way.exchanges()] for way in ways if way is not None)
     assert keys == [(gather, 128), (gather, 128), (scatter, 128)]
@@ -70,7 +70,7 @@ def test_slow_links_are_hidden_by_a_ring() -> None:
     graph = OperatorGraph((ATTENTION,), {INPUT: 60})
     cost = replace(COST, forward=1600, backward=3200, input_gradient=3200, weight_gradient=0, workspace=0)
     link = Link(128 * 10**9 // 1050)
-    keys, ring = (device(graph, cost, link, {ATTENTION.name: letter}) for letter in (KEYS, RING))
+    keys, ring = (device(graph, cost, link, {ATTENTION.name: entry}) for entry in (KEYS, RING))
     assert (keys.forward, ring.forward) == (700 + 3 * 263, 263 + 2 * 263 + 200)
     assert ring.workspace < keys.workspace
     slower = device(graph, cost, link, {ATTENTION.name: RING}, kind=DeviceKind("unit", shard_overhead=100))
@@ -81,14 +81,14 @@ def device(
     graph: OperatorGraph,
     cost: LayerCost,
     link: Link,
-    main: dict[str, Letter],
+    main: dict[str, AxisStrategy],
     before: Placements = (0,),
     kind: DeviceKind = UNIT,
 ) -> LayerCost:
-    """What one of four devices takes, whose layer makes parts of the tokens, under given main words."""
+    """What one of four devices takes, whose layer makes parts of the tokens, under given main strategies."""
     own = Rooflines(graph, cost, graph.parameters, kind, None, 1)
     problem = MeshProblem(own, Mesh((4,), (link,)), before, (0,), gathers=False, keeps=False)
-    return LayerWays(problem, again=False).device(tuple((name, (letter,)) for name, letter in main.items()))
+    return LayerWays(problem, again=False).device(tuple((name, (entry,)) for name, entry in main.items()))
 
 
 @pytest.mark.parametrize("way", ["KEYS", "HEADS", "RING"])
@@ -104,7 +104,7 @@ def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(
     cost = replace(COST, forward=1600, backward=3200, input_gradient=1600, weight_gradient=1600, workspace=0)
     own = {ATTENTION.name: {"KEYS": KEYS, "HEADS": HEADS, "RING": RING}[way]}
     split, whole = (
-        device(graph, cost, Link(10**9, 1), {"wide": Letter(loop)} | own if loop else own, (WHOLE,))
+        device(graph, cost, Link(10**9, 1), {"wide": AxisStrategy(loop)} | own if loop else own, (WHOLE,))
         for loop in ("f", "")
     )
     assert split.forward - whole.forward == 3 * (64 // 4 + 1)
@@ -139,7 +139,9 @@ def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:
     assert operators_data(graph)["operators"][1]["product"] is True
     model, cluster = perceptrons(3, (1,), graph), equal_devices(2, link=Link(10**7, 10))
     found, without = (solve(model, cluster, 8, teams=(2,), workers=1, context_parallel=own) for own in (True, False))
-    assert [cuts_of(model, "pair", words) for _, words in found.plan.words] == [{"wide": TOKEN, "narrow": TOKEN}] * 3
+    assert [cuts_of(model, "pair", strategies) for _, strategies in found.plan.strategies] == [
+        {"wide": TOKEN, "narrow": TOKEN}
+    ] * 3
     assert "context" in found.plan.parallelism and "context" not in without.plan.parallelism
     assert found.value < without.value
     assert "context-parallel teams of 2" in str(found)

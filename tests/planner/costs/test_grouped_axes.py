@@ -31,11 +31,11 @@ def gated() -> OperatorGraph:
 
 
 def test_former_plans_say_which_axes_are_split_group_by_group(tmp_path: Path) -> None:
-    """Those without words: weight and bias with the loop, in lowest terms; other weights have an axis."""
+    """Those without strategies: weight and bias with the loop, in lowest terms; other weights have an axis."""
     found = solve(perceptrons(graph=gated()), equal_devices(2, link=FAST), 4, teams=(2,), workers=1).plan
     shards = [(f"l{i}.wide.{name}", GroupedAxis(0, (1, 1))) for i in range(4) for name in ("weight", "bias")]
     stages = tuple(replace(stage, mesh=(), links=(), sharing=()) for stage in found.stages)
-    plan = replace(found, words=(), stages=stages, shards=(shards[0], ("l0.narrow.weight", 1), *shards[1:]))
+    plan = replace(found, strategies=(), stages=stages, shards=(shards[0], ("l0.narrow.weight", 1), *shards[1:]))
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     data = json.loads((tmp_path / "plan.json").read_text())

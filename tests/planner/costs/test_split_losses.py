@@ -16,11 +16,11 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import INPUT, SAMPLE, CrossEntropy, Operator, OperatorGraph
 from pipeplan.core.plan import Plan
+from pipeplan.core.strategies import UNSPLIT, AxisStrategy
 from pipeplan.core.wording import team_suffix
-from pipeplan.core.words import UNSPLIT, Letter
 from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.placements import ends_of
-from pipeplan.costs.sharding.prices import class_axes, word_costs
+from pipeplan.costs.sharding.prices import class_axes, strategy_costs
 from pipeplan.costs.sharding.question import team_questions
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -75,12 +75,15 @@ def test_devices_exchange_numbers_of_their_own_rows() -> None:
     (loss,) = (each for each in graph.operators if each.name == graph.loss_name)
     mesh = Mesh((2, 2), (Link(10**9, ROUND),) * 2)
 
-    def exchanged(first: Letter) -> int:
-        cost = [word_costs(own, loss, (first, letter), mesh)[0] for letter in (Letter("class"), Letter(UNSPLIT))]
+    def exchanged(first: AxisStrategy) -> int:
+        cost = [
+            strategy_costs(own, loss, (first, entry), mesh)[0]
+            for entry in (AxisStrategy("class"), AxisStrategy(UNSPLIT))
+        ]
         return int(cost[0] - cost[1])
 
-    assert exchanged(Letter(UNSPLIT)) == 2 * (2 * ROUND + 40)
-    assert exchanged(Letter(SAMPLE)) == 2 * (2 * ROUND + 20)
+    assert exchanged(AxisStrategy(UNSPLIT)) == 2 * (2 * ROUND + 40)
+    assert exchanged(AxisStrategy(SAMPLE)) == 2 * (2 * ROUND + 20)
 
 
 def test_members_with_a_part_of_the_loss_have_their_part_of_its_output_rounded_up() -> None:
@@ -107,17 +110,17 @@ def test_classes_that_a_team_does_not_divide_are_whole() -> None:
 
 
 def test_plans_say_that_the_loss_is_split(tmp_path: Path) -> None:
-    """In their file and in all words about them; the softmax is no parameter that is shared out."""
+    """In their file and in all strategies about them; the softmax is no parameter that is shared out."""
     cluster = equal_devices(2, link=Link(10**9, ROUND))
     found = solve(model(), cluster, 1, teams=(2,), workers=1)
     split = "teams of 2, loss split by classes"
     assert split in str(found) and split in explain_plan(found.plan).headline
     assert team_suffix((4,), ("loss",), (2, 2)) == ", teams of 2 x 2, loss split by classes"
-    assert cuts_of(model(), "head", found.plan.words[3][1]) == {"head.weight": 0, "softmax": "classes"}
+    assert cuts_of(model(), "head", found.plan.strategies[3][1]) == {"head.weight": 0, "softmax": "classes"}
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
     whole = solve(model(), cluster, 1, teams=(2,), vocabulary_parallel=False, workers=1)
-    assert cuts_of(model(), "head", whole.plan.words[3][1]) == {"head.weight": 0}
+    assert cuts_of(model(), "head", whole.plan.strategies[3][1]) == {"head.weight": 0}
     assert whole.value > found.value
 
 
@@ -143,8 +146,8 @@ def test_meshes_split_losses() -> None:
         parts = set()
         for own in MeshTeams.of(teams, 1, 2):
             for way in own.ways():
-                words = dict(way.words)["head", *ends_of(way.placements, way.passes, 3)]
-                axes = class_axes(words.operators["softmax"].word)
+                strategies = dict(way.strategies)["head", *ends_of(way.placements, way.passes, 3)]
+                axes = class_axes(strategies.operators["softmax"].strategy)
                 parts.add(count := prod(own.sizes[axis] for axis in axes))
                 assert own.member(way, 3, teams.kinds[0], 1).output == -(-COST.output // count)
         assert parts == ({2, 4} if wish else {1})
@@ -159,9 +162,9 @@ def test_plans_on_meshes_have_the_words_of_the_loss(tmp_path: Path) -> None:
     found, whole = (solve(model(), cluster, 1, vocabulary_parallel=wish, **asked) for wish in (True, False))
     assert found.value == found.bound < whole.value
     for plan, axes in ((found.plan, (1,)), (whole.plan, ())):
-        words = dict(plan.words)["l3"].operators
+        strategies = dict(plan.strategies)["l3"].operators
         assert plan.mesh == (2, 2) and plan.vocabulary is None
-        assert class_axes(words["softmax"].word) == class_axes(words["loss"].word) == axes
+        assert class_axes(strategies["softmax"].strategy) == class_axes(strategies["loss"].strategy) == axes
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
 

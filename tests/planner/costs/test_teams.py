@@ -17,7 +17,7 @@ from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
 from pipeplan.core.splits import Mix
-from pipeplan.core.words import PARTIAL, WHOLE, Letter
+from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy
 from pipeplan.costs.sharding import ways
 from pipeplan.costs.sharding.exchanges import redistribution
 from pipeplan.costs.sharding.layer_ways import LayerWays
@@ -26,7 +26,7 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
-from pipeplan.costs.sharding.words import words
+from pipeplan.costs.sharding.strategies import strategies
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.search.scope import searched
@@ -47,8 +47,8 @@ def test_layouts_are_those_of_a_matrix_product() -> None:
 def test_tokens_are_split_where_asked_for() -> None:
     """The loop over tokens gives no signature by itself."""
     norm = Operator("norm", "norm", {"token": 4, "x": 2}, {INPUT: ("token", "x")}, ("token", "x"), 8)
-    assert words(norm, (2,), tokens=False) == ((Letter(),), (Letter("x"),))
-    assert words(norm, (2,)) == ((Letter(),), (Letter("token"),), (Letter("x"),))
+    assert strategies(norm, (2,), tokens=False) == ((AxisStrategy(),), (AxisStrategy("x"),))
+    assert strategies(norm, (2,)) == ((AxisStrategy(),), (AxisStrategy("token"),), (AxisStrategy("x"),))
 
 
 def test_redistributions_send_what_rings_send() -> None:
@@ -98,7 +98,7 @@ def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
     nodes = (Node(("unit", "unit"), Link(10**9, 1)),) * 2
     slow = Cluster("slow", cluster.kinds, nodes, Link(10**6, 1), Overlap.COPY)
     found = solve(model, slow, 4, teams=(2,), depths=(2,), workers=1)
-    assert [words.output for _, words in found.plan.words] == [(1,)] * 3 + [(WHOLE,)]
+    assert [strategies.output for _, strategies in found.plan.strategies] == [(1,)] * 3 + [(WHOLE,)]
     assert "sequence-parallel teams of 2" in str(found)
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
@@ -167,7 +167,7 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: Path) -> None:
     assert any("meshes inside a node" in each for each in found.searched.not_searched)
     assert any("sequence parallelism" in each for each in found.searched.not_searched)
     assert [each.plan.team for each in alone] == [1, 2, 4]
-    assert [cuts_of(model, "pair", words) for _, words in alone[1].plan.words] == [MEGATRON] * 4
+    assert [cuts_of(model, "pair", strategies) for _, strategies in alone[1].plan.strategies] == [MEGATRON] * 4
     assert alone[1].plan.fingerprint == model.fingerprint
     path = tmp_path / "plan.json"
     alone[1].plan.save(path)
@@ -176,12 +176,19 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: Path) -> None:
 
 def tied_layers() -> Model:
     """An embedding and a head that share a table."""
-    table = Weight("table", ("word", "feature"), 64, shared=True)
+    table = Weight("table", ("strategy", "feature"), 64, shared=True)
     lookup = Operator(
-        "lookup", "embedding", {"word": 8, "feature": 8}, {INPUT: ("token",)}, ("token", "feature"), 80, True, (table,)
+        "lookup",
+        "embedding",
+        {"strategy": 8, "feature": 8},
+        {INPUT: ("token",)},
+        ("token", "feature"),
+        80,
+        True,
+        (table,),
     )
     head = Operator(
-        "head", "linear", {"word": 8, "feature": 8}, {INPUT: ("token", "feature")}, ("token", "word"), 80, True,
+        "head", "linear", {"strategy": 8, "feature": 8}, {INPUT: ("token", "feature")}, ("token", "strategy"), 80, True,
         (table,), 10, 10, 10,
     )  # fmt: skip
     layers = (Layer("first", 64, operators="lookup"), Layer("last", 0, ("first",), operators="head"))
@@ -247,7 +254,7 @@ def test_mixes_share_out_no_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "text"),
     [
         ({"teams": (3,)}, "no operator"),
         ({"teams": (8,)}, "no node"),
@@ -257,9 +264,9 @@ def test_mixes_share_out_no_gradients() -> None:
         ({"teams": (0,)}, "at least one"),
     ],
 )
-def test_what_teams_exclude_is_refused(options: dict[str, object], words: str) -> None:
+def test_what_teams_exclude_is_refused(options: dict[str, object], text: str) -> None:
     """Each refusal says what to change."""
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=text):
         solve(perceptrons(), equal_devices(6), 4, **options)
 
 
@@ -301,7 +308,7 @@ def test_several_ends_are_whole() -> None:
         """Forward and backward of a member, split by columns and rows."""
         own = Rooflines(graph, COST, graph.parameters, DeviceKind("unit"), None, 1)
         problem = MeshProblem(own, Mesh((2,), (Link(10**9, 1),)), tokens=False, gathers=False)
-        main = (("wide", (Letter("out"),)), ("narrow", (Letter("in"),)))
+        main = (("wide", (AxisStrategy("out"),)), ("narrow", (AxisStrategy("in"),)))
         device = LayerWays(problem, again=False).device(main)
         return device.forward, device.backward
 

@@ -1,4 +1,4 @@
-"""Layers on a mesh of processes with several axes, each operator by its word (`pipeplan.costs.sharding`).
+"""Layers on a mesh of processes with several axes, each operator by its strategy (`pipeplan.costs.sharding`).
 
 A layer is run call by call, as its operators were found (`pipeplan.frontend.operators.program`), on plain tensors: the
 parts that this process has. What the plan moves is moved, and nothing else::

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.operators import TOKEN
-from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, UNSPLIT, WHOLE, Letter, Word
+from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, UNSPLIT, WHOLE, AxisStrategy, Strategy
 from pipeplan.costs.sharding.attention import axes_by
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.blocks import (
@@ -39,21 +39,23 @@ _OPERANDS = 3
 """Queries, keys and values; masks come behind them."""
 
 
-def attention(call: Call, operand: Callable[[Tensor, Word], Tensor], axes: MeshAxes, word: Word) -> Sequence[Tensor]:
+def attention(
+    call: Call, operand: Callable[[Tensor, Strategy], Tensor], axes: MeshAxes, strategy: Strategy
+) -> Sequence[Tensor]:
     """Return the results of attention whose queries, keys and values are split along tokens.
 
-    ``operand``: returns the part that stands for a recorded tensor under a word.
+    ``operand``: returns the part that stands for a recorded tensor under a strategy.
     """
     assert call.operation in FORWARDS, "attention without known parts runs whole"
-    of_mask = tuple(Letter(UNSPLIT) if letter.by == BY_HEADS else letter for letter in word)
+    of_mask = tuple(AxisStrategy(UNSPLIT) if entry.by == BY_HEADS else entry for entry in strategy)
     operands = {id(tensor) for tensor in call.given[:_OPERANDS]}
 
     def part(tensor: Tensor) -> Tensor:
-        return operand(tensor, word if id(tensor) in operands else of_mask)
+        return operand(tensor, strategy if id(tensor) in operands else of_mask)
 
     args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
     options = options_of(arguments_of(call.operation, args, kwargs))
-    way = _Way(axes, word, options._replace(mask=None))
+    way = _Way(axes, strategy, options._replace(mask=None))
     made: Tensor = _Attention.apply(*args[:_OPERANDS], options.mask, way)
     return (made,)
 
@@ -80,7 +82,7 @@ class _Way:
     """How attention gets keys along the axes that split its tokens."""
 
     axes: MeshAxes
-    word: Word
+    strategy: Strategy
     options: Options
 
     def masked(self, mask: Tensor | None) -> "_Way":
@@ -110,12 +112,12 @@ class _Way:
 
     def to_tokens(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return tensors of which this process has some heads at its own tokens."""
-        for axis in axes_by(self.word, BY_HEADS):
+        for axis in axes_by(self.strategy, BY_HEADS):
             parts = exchanged(parts, self.axes, axis, ROWS, HEADS)
         return parts
 
     def _to_heads(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        for axis in reversed(axes_by(self.word, BY_HEADS)):
+        for axis in reversed(axes_by(self.strategy, BY_HEADS)):
             parts = exchanged(parts, self.axes, axis, HEADS, ROWS)
         return parts
 
@@ -123,7 +125,7 @@ class _Way:
     def _options(self) -> Options:
         """The options with the mask for this process's heads, of all tokens that it has of these."""
         mask: Tensor | None = self.options.mask
-        for axis in reversed(axes_by(self.word, BY_HEADS)):
+        for axis in reversed(axes_by(self.strategy, BY_HEADS)):
             place = HEADS - 4
             if mask is not None and mask.dim() >= -place and mask.shape[place] > 1:
                 mask = mask.chunk(self.axes.sizes[axis], place)[self.axes.places[axis]]
@@ -132,12 +134,12 @@ class _Way:
     def _first(self, queries: int) -> int:
         """Return the place of this process's first query among the keys that are gathered."""
         number = 0
-        for axis in axes_by(self.word, BY_KEYS):
+        for axis in axes_by(self.strategy, BY_KEYS):
             number = number * self.axes.sizes[axis] + self.axes.places[axis]
         return number * queries
 
     def _ring(self, query: Tensor, options: Options) -> RingAttention | None:
-        for axis in axes_by(self.word, BY_RING):
+        for axis in axes_by(self.strategy, BY_RING):
             ring = Ring(self.axes.groups[axis], self.axes.sizes[axis], self.axes.places[axis])
             count = query.shape[ROWS]
             return RingAttention(ring, ring_blocks(options, ring.rank, count, self._first(count)), options.scale)
@@ -150,7 +152,7 @@ class _Way:
 
     def _gathered(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return tensors with the tokens of all processes, the innermost axis first, in one collective along each."""
-        if not (own := axes_by(self.word, BY_KEYS)):
+        if not (own := axes_by(self.strategy, BY_KEYS)):
             return parts
         joined = _joined(parts)
         for axis in reversed(own):
@@ -159,7 +161,7 @@ class _Way:
 
     def _scattered(self, wholes: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the sums of all processes' tensors at this process's tokens."""
-        if not (own := axes_by(self.word, BY_KEYS)):
+        if not (own := axes_by(self.strategy, BY_KEYS)):
             return wholes
         joined = _joined(wholes)
         for axis in own:
@@ -167,9 +169,9 @@ class _Way:
         return _divided(joined, wholes)
 
 
-def splits_tokens(word: Word) -> bool:
+def splits_tokens(strategy: Strategy) -> bool:
     """Return whether any axis splits tokens."""
-    return any(letter.loop == TOKEN for letter in word)
+    return any(entry.loop == TOKEN for entry in strategy)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE, LayerWords, Placements
+from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements
 from pipeplan_executor.sharding.sequence import stream_of
 
 
@@ -41,18 +41,18 @@ def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]
     PlanError
         With the layer and the reason.
     """
-    if not plan.words:
+    if not plan.strategies:
         return
-    words = dict(plan.words)
+    strategies = dict(plan.strategies)
     for name, after in pairwise(names):
-        if name in words and after in words and words[name].output != words[after].input:
+        if name in strategies and after in strategies and strategies[name].output != strategies[after].input:
             raise PlanError(f"the plan leaves the output of {name} in other placements than {after} reads it in")
-    ends = words.get(names[0], LayerWords()).input, words.get(names[-1], LayerWords()).output
+    ends = strategies.get(names[0], LayerStrategies()).input, strategies.get(names[-1], LayerStrategies()).output
     if any(placement != WHOLE for end in ends for placement in end):
         raise PlanError("the plan splits the batch or the model's output over a mesh; both are whole on every process")
     sizes = {name: stage.mesh for stage in plan.stages for name in stage.layers}
     for name, tensors in zip(names, flow[1:], strict=True):
-        if name not in words or not any(placement != WHOLE for placement in words[name].output):
+        if name not in strategies or not any(placement != WHOLE for placement in strategies[name].output):
             continue
         place, shapes = stream_of(tensors), [tuple(tensor.shape) for tensor in tensors]
         if place is None:
@@ -61,7 +61,7 @@ def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]
                 f"gradient; it returns {' and '.join(map(str, shapes))}; solve again"
             )
         shape = shapes[place]
-        for axis, count in _counts(tensors[place], words[name].output, sizes[name]).items():
+        for axis, count in _counts(tensors[place], strategies[name].output, sizes[name]).items():
             if shape[axis] % count:
                 raise PlanError(
                     f"the plan splits the output of {name}, {shape}, into {count} parts along axis {axis}, which "

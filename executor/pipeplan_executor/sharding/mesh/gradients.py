@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.core.strategies import PARTIAL, WHOLE
 from pipeplan.costs.sharding.prices import sum_order
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
 

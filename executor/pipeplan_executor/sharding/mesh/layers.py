@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, Copy, LayerWords, Placements, splits
+from pipeplan.core.strategies import UNSPLIT, WHOLE, Copy, LayerStrategies, Placements, splits
 from pipeplan.costs.sharding.signatures import with_fitting_ends
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.flow import as_tuple
@@ -31,7 +31,7 @@ from pipeplan_executor.sharding.shards import ParameterShard
 
 
 class MeshLayers:
-    """Layers of a model on a mesh, as their words say.
+    """Layers of a model on a mesh, as their strategies say.
 
     Parameters
     ----------
@@ -41,16 +41,16 @@ class MeshLayers:
         Its layers, also there.
     flow : sequence of sequence of Tensor
         Inputs of the first layer, then outputs of each layer: of a micro-batch, on the meta device.
-    words : mapping of str to LayerWords
+    strategies : mapping of str to LayerStrategies
         Of the layers of one stage, by name.
     axes : MeshAxes
     kept : mapping of str to ParameterShard
-        The parts that this process keeps of parameters that their words do not split, by each of their names in the
-        unsplit model; they are gathered for each pass of a layer.
+        The parts that this process keeps of parameters that their strategies do not split, by each of their names in
+        the unsplit model; they are gathered for each pass of a layer.
     context : callable
         Context of forward and loss, for mixed precision.
     loss : callable, optional
-        ``loss(outputs, targets)`` of the last layer; needed if the words split its operators.
+        ``loss(outputs, targets)`` of the last layer; needed if the strategies split its operators.
     targets : Batch
         Of a micro-batch, on the meta device.
 
@@ -69,7 +69,7 @@ class MeshLayers:
         blank: nn.Module,
         sequence: LayerSequence,
         flow: Sequence[Sequence[Tensor]],
-        words: Mapping[str, LayerWords],
+        strategies: Mapping[str, LayerStrategies],
         axes: MeshAxes,
         kept: Mapping[str, ParameterShard],
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -79,7 +79,7 @@ class MeshLayers:
         self.shards: dict[str, ParameterShard] = {}
         self.cuts: dict[str, frozenset[int]] = {}
         self.partial: MeshGradients | None = None
-        self._axes, self._words, self._kept = axes, words, kept
+        self._axes, self._strategies, self._kept = axes, strategies, kept
         self._head, self._targets = "", targets  # the layer whose loss is split, if any is
         self._last: nn.Module | None = None
         self._summed: dict[nn.Parameter, tuple[int, ...]] = {}
@@ -93,17 +93,17 @@ class MeshLayers:
         for name, parameter in self._parameters.items():
             self._aliases.setdefault(id(parameter), []).append(name)
         for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
-            if name in words:
-                if not runs_whole(words[name]):
+            if name in strategies:
+                if not runs_whole(strategies[name]):
                     self._programs[name] = partial(program, name, layer, flow[number], weights[number], context)
                     if name == sequence.names[-1] and loss is not None and self._splits_more(name):
                         self._head, self._programs[name] = name, partial(self._programs[name], loss=loss)
                 self._place(name, sequence.parameters[number])
 
     def _splits_more(self, name: str) -> bool:
-        """Return whether words split operators that a layer has not by itself: those of its loss."""
+        """Return whether strategies split operators that a layer has not by itself: those of its loss."""
         known = {each.name for each in self._programs[name](True).graph.operators}
-        return any(splits(own.word) for each, own in self._words[name].operators.items() if each not in known)
+        return any(splits(own.strategy) for each, own in self._strategies[name].operators.items() if each not in known)
 
     def _place(self, name: str, names: Mapping[str, str]) -> None:
         """Note the parts of a layer's parameters."""
@@ -146,9 +146,11 @@ class MeshLayers:
                     "--no-vocabulary-parallel"
                 )
             try:
-                words = with_fitting_ends(found.graph, self._words[name], self._axes.sizes)
-                words = words if mode and _has_all(words, found.graph) else _fitting(words, found.graph)
-                self._layers[key] = MeshLayer(found, words, self._axes)
+                strategies = with_fitting_ends(found.graph, self._strategies[name], self._axes.sizes)
+                strategies = (
+                    strategies if mode and _has_all(strategies, found.graph) else _fitting(strategies, found.graph)
+                )
+                self._layers[key] = MeshLayer(found, strategies, self._axes)
             except ValueError as error:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
         return self._layers[key]
@@ -178,9 +180,11 @@ class MeshLayers:
         return called
 
     def _call(self, name: str, layer: nn.Module, uses: Mapping[str, Use], *tensors: Tensor) -> tuple[Tensor, ...]:
-        run, words = self._layer(name, layer.training), self._words[name]
+        run, strategies = self._layer(name, layer.training), self._strategies[name]
         buffers = dict(layer.named_buffers(remove_duplicate=False))
-        before, after = ((one if one != own else ()) for one, own in zip(_ends(words), _ends(run.words), strict=True))
+        before, after = (
+            (one if one != own else ()) for one, own in zip(_ends(strategies), _ends(run.strategies), strict=True)
+        )
         given, parameters = entered(tensors, before, self._axes), self._used(layer, uses)
         with torch.autocast(tensors[0].device.type, enabled=False):  # casts are among the calls
             made = run(parameters, buffers, *given, queue=getattr(layer, QUEUE))
@@ -189,10 +193,10 @@ class MeshLayers:
     def _call_whole(
         self, name: str, layer: nn.Module, uses: Mapping[str, Use], run: Callable[..., Any], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        words = self._words[name]
+        strategies = self._strategies[name]
         with replaced_parameters(layer, self._used(layer, uses)) if uses else nullcontext():
-            made = run(*entered(tensors, words.input, self._axes))
-        return left(as_tuple(made, name), words.output, self._axes)
+            made = run(*entered(tensors, strategies.input, self._axes))
+        return left(as_tuple(made, name), strategies.output, self._axes)
 
     def _used(self, layer: nn.Module, uses: Mapping[str, Use]) -> dict[str, Tensor]:
         """Return a layer's parameters as it gets them, by their names in it."""
@@ -216,20 +220,20 @@ class MeshLayers:
         return self._layer(self._head, self._last.training, targets)
 
 
-def runs_whole(words: LayerWords) -> bool:
+def runs_whole(strategies: LayerStrategies) -> bool:
     """Return whether every process runs a layer as one, whatever its operators are."""
-    return not words.splits_any and (
-        not words.operators or all(placement == WHOLE for placement in (*words.input, *words.output))
+    return not strategies.splits_any and (
+        not strategies.operators or all(placement == WHOLE for placement in (*strategies.input, *strategies.output))
     )
 
 
-def _has_all(words: LayerWords, graph: OperatorGraph) -> bool:
-    """Return whether words have all operators of a layer."""
-    return words.operators.keys() >= {each.name for each in graph.operators}
+def _has_all(strategies: LayerStrategies, graph: OperatorGraph) -> bool:
+    """Return whether strategies have all operators of a layer."""
+    return strategies.operators.keys() >= {each.name for each in graph.operators}
 
 
-def _fitting(words: LayerWords, graph: OperatorGraph) -> LayerWords:
-    """Return what the words of a layer say of its operators in evaluation or mixed precision; others run whole.
+def _fitting(strategies: LayerStrategies, graph: OperatorGraph) -> LayerStrategies:
+    """Return what the strategies of a layer say of its operators in evaluation or mixed precision; others run whole.
 
     Without dropout, or where a tensor is cast, other operators read it; and attention may be one operator.
     """
@@ -237,14 +241,14 @@ def _fitting(words: LayerWords, graph: OperatorGraph) -> LayerWords:
     reads = {each.name: each.reads for each in graph.operators}
     known = {
         name: own
-        for name, own in words.operators.items()
-        if loops.get(name, set()).issuperset(e.loop for e in own.word)
+        for name, own in strategies.operators.items()
+        if loops.get(name, set()).issuperset(e.loop for e in own.strategy)
     }
     copies: dict[str, Copy] = {}
-    for source, copy in words.copies.items():
+    for source, copy in strategies.copies.items():
         readers = tuple(reader for reader in copy.readers if source in reads.get(reader, ()))
         copies |= {source: copy._replace(readers=readers)} if readers else {}
-    return replace(words, operators=known, copies=copies)
+    return replace(strategies, operators=known, copies=copies)
 
 
 def _forward(layer: nn.Module, *tensors: Tensor) -> Any:
@@ -252,5 +256,5 @@ def _forward(layer: nn.Module, *tensors: Tensor) -> Any:
     return type(layer).forward(layer, *tensors)
 
 
-def _ends(words: LayerWords) -> tuple[Placements, Placements]:
-    return words.input, words.output
+def _ends(strategies: LayerStrategies) -> tuple[Placements, Placements]:
+    return strategies.input, strategies.output

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import group_ranges
-from pipeplan.core.words import PARTIAL, WHOLE, Placements
+from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
 from pipeplan.costs.sharding.redistributions import way
 from pipeplan.costs.sharding.relayouts import Relayout
 from pipeplan.costs.sharding.shapes import Mesh

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import UNSPLIT, Placements, Word
+from pipeplan.core.strategies import UNSPLIT, Placements, Strategy
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.operators.program import Pieces, Program, Step
 from pipeplan.frontend.operators.record import Call
@@ -72,8 +72,8 @@ class PlannedCalls:
     Attributes
     ----------
     of_operator : dict of str to list of MeshWeight
-    word : callable
-        The word of an operator, by its name.
+    strategy : callable
+        The strategy of an operator, by its name.
     reading : callable
         How an operator, by its name, gets what it reads of a source.
     making : callable
@@ -91,8 +91,8 @@ class PlannedCalls:
         self._roots: dict[int, Handle] = {}  # by the ids of views, and of steps, which the program keeps
         self._views: dict[int, dict[int, Handle]] = {}
         self._lengths: dict[tuple[int, Placements], tuple[int, ...]] = {}
-        self._narrowings: dict[tuple[int, int, tuple[str, ...], Word], tuple[Narrowing, ...]] = {}
-        self.word = cache(self._word)
+        self._narrowings: dict[tuple[int, int, tuple[str, ...], Strategy], tuple[Narrowing, ...]] = {}
+        self.strategy = cache(self._strategy)
         self.reading = cache(self._reading)
         self.making = cache(self._making)
         self.adds = cache(self._adds)
@@ -136,13 +136,13 @@ class PlannedCalls:
         return self._lengths[key]
 
     def narrowed(
-        self, operator: Operator, step: Step, tensor: Tensor, row: tuple[str, ...], word: Word, part: Tensor
+        self, operator: Operator, step: Step, tensor: Tensor, row: tuple[str, ...], strategy: Strategy, part: Tensor
     ) -> Tensor:
         """Return the part of an operand on which this process works; ``row``: loops of which it got a part."""
-        key = id(step), id(tensor), row, word
+        key = id(step), id(tensor), row, strategy
         if key not in self._narrowings:
             loops, rows = {*operator.loops} - {*row}, enumerate(step.operands.get(id(tensor), ()))
-            made = (_narrowing(dimension, pieces, word, loops, self._axes) for dimension, pieces in rows)
+            made = (_narrowing(dimension, pieces, strategy, loops, self._axes) for dimension, pieces in rows)
             self._narrowings[key] = tuple(each for each in made if each is not None)
         for narrowing in self._narrowings[key]:
             part = narrowing.of(part)
@@ -161,8 +161,8 @@ class PlannedCalls:
             return first if cuts else None
         return None
 
-    def _word(self, name: str) -> Word:
-        return self._plan.signature(self._plan.operators[name]).word
+    def _strategy(self, name: str) -> Strategy:
+        return self._plan.signature(self._plan.operators[name]).strategy
 
     def _reading(self, name: str, source: str) -> Move:
         return self.move(source, self._plan.reading(self._plan.operators[name], source))
@@ -174,14 +174,14 @@ class PlannedCalls:
     def _adds(self, name: str) -> bool:
         makes = self._plan.operators[name].makes
         return not any(
-            place and letter.loop != UNSPLIT and letter.loop not in makes
-            for place, letter in zip(self._axes.places, self.word(name), strict=True)
+            place and entry.loop != UNSPLIT and entry.loop not in makes
+            for place, entry in zip(self._axes.places, self.strategy(name), strict=True)
         )
 
 
-def _narrowing(dimension: int, pieces: Pieces, word: Word, loops: set[str], axes: MeshAxes) -> Narrowing | None:
+def _narrowing(dimension: int, pieces: Pieces, strategy: Strategy, loops: set[str], axes: MeshAxes) -> Narrowing | None:
     """Return how a dimension is narrowed of whole pieces with these loops; None if it has none that are divided."""
-    split = [[axis for axis, letter in enumerate(word) if letter.loop == loop != UNSPLIT] for loop, _ in pieces]
+    split = [[axis for axis, entry in enumerate(strategy) if entry.loop == loop != UNSPLIT] for loop, _ in pieces]
     lengths, cuts = [], list[tuple[int, int, int]]()
     for piece, (along, (loop, length)) in enumerate(zip(split, pieces, strict=True)):
         if loop in loops:

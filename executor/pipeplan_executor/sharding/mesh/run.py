@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.core.operators import INPUT, Operator
-from pipeplan.core.words import WHOLE, LayerWords, Placements, Word, splits
+from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements, Strategy, splits
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.capture.private import memory_of
@@ -34,12 +34,12 @@ class MeshLayer:
     ----------
     program : Program
         For one shape of inputs, and one mode (training or evaluation). With a loss, if that is split along classes.
-    words : LayerWords
+    strategies : LayerStrategies
     axes : MeshAxes
 
     Attributes
     ----------
-    words : LayerWords
+    strategies : LayerStrategies
     weights : dict of str to MeshWeight
         How the parameters lie on the mesh, by their names in the layer.
     steps, loss_steps : list of Step
@@ -47,12 +47,12 @@ class MeshLayer:
     calls : PlannedCalls
     """
 
-    def __init__(self, program: Program, words: LayerWords, axes: MeshAxes) -> None:
-        self.program, self.words, self.axes = program, words, axes
+    def __init__(self, program: Program, strategies: LayerStrategies, axes: MeshAxes) -> None:
+        self.program, self.strategies, self.axes = program, strategies, axes
         of_loss = {id(call) for call in program.record.calls[program.record.loss :]}
         self.steps = [step for step in program.steps if id(step.call) not in of_loss]
         self.loss_steps = [step for step in program.steps if id(step.call) in of_loss]
-        self.plan = PlannedLayer(program.graph, words, len(axes.sizes))
+        self.plan = PlannedLayer(program.graph, strategies, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
         self.calls = PlannedCalls(program, self.plan, self.weights, axes)
 
@@ -260,13 +260,13 @@ class _Run:
             self._passed[operator.name] = self._calls.root(view)
         else:
             self._handles[id(step.call.made[0])] = self._calls.root(view)
-            whole = not splits(self._calls.word(operator.name))
+            whole = not splits(self._calls.strategy(operator.name))
             for tensor, value in zip(step.call.made[1:], results[1:], strict=False):
                 self._handles[id(tensor)] = Handle(constant=value if whole else None)
 
     def _results(self, operator: Operator, step: Step, call: Call, bases: Mapping[str, Base]) -> Sequence[Tensor]:
         """Return the results of the call of an operator."""
-        word, first = self._calls.word(operator.name), self._calls.first_row(operator, call)
+        strategy, first = self._calls.strategy(operator.name), self._calls.first_row(operator, call)
         adds, again = self._calls.adds(operator.name), self._plan.moves_again(operator)
         operand = partial(self._operand, operator, step, bases)
         if torch.is_grad_enabled() and is_product(call):
@@ -274,10 +274,10 @@ class _Run:
             if any(part.parameter is not None for part in parts):
                 return product(call, parts, first, adds, self._queue)
         with saving(bases.values()) if again else nullcontext():
-            if operator.attention is not None and splits_tokens(word):
-                return attention(call, operand, self._axes, word)
+            if operator.attention is not None and splits_tokens(strategy):
+                return attention(call, operand, self._axes, strategy)
             if operator.name in self._program.graph.loss_names:
-                return in_cross_entropy(call, operand, self._axes, class_axes(word))
+                return in_cross_entropy(call, operand, self._axes, class_axes(strategy))
             if first is not None:
                 return calls.rows(call, operand, first)
             return calls.results(call, operand, adds)
@@ -324,17 +324,22 @@ class _Run:
         return Base(part, (WHOLE,) * len(self._axes.sizes), part.detach(), Repeated(Tensor.detach))
 
     def _operand(
-        self, operator: Operator, step: Step, bases: Mapping[str, Base], tensor: Tensor, word: Word | None = None
+        self,
+        operator: Operator,
+        step: Step,
+        bases: Mapping[str, Base],
+        tensor: Tensor,
+        strategy: Strategy | None = None,
     ) -> Tensor:
-        """Return the part that stands for a recorded tensor in a call of an operator, under its word or another one."""
-        word = word or self._calls.word(operator.name)
+        """Return the part that stands for a recorded tensor in a call of an operator, under its or another strategy."""
+        strategy = strategy or self._calls.strategy(operator.name)
         handle = self._handle(tensor)
         if handle.view is not None:
             base = self._base(bases, handle.view.source.name)
-            return self._taken(operator, step, tensor, handle, word, base.placements, base.part)
+            return self._taken(operator, step, tensor, handle, strategy, base.placements, base.part)
         if handle.constant is None:
             raise ValueError(f"{operator.name} reads a further result of an operator that is split")
-        return self._calls.narrowed(operator, step, tensor, (), word, handle.constant)
+        return self._calls.narrowed(operator, step, tensor, (), strategy, handle.constant)
 
     def _taken(
         self,
@@ -342,7 +347,7 @@ class _Run:
         step: Step,
         tensor: Tensor,
         handle: Handle,
-        word: Word,
+        strategy: Strategy,
         placements: Placements,
         base: Tensor,
     ) -> Tensor:
@@ -350,7 +355,7 @@ class _Run:
         assert handle.take is not None
         assert handle.view is not None
         row = self._row(operator, handle.view.source.name)
-        return self._calls.narrowed(operator, step, tensor, row, word, handle.take(base, placements))
+        return self._calls.narrowed(operator, step, tensor, row, strategy, handle.take(base, placements))
 
     def _part(self, operator: Operator, step: Step, bases: Mapping[str, Base], again: bool, tensor: Tensor) -> Part:
         """Return an operand of a product, and what is kept of it: parts as they are held, or itself."""
@@ -364,8 +369,8 @@ class _Run:
             return Part(value, value.detach(), None, parameter)
         repeated = base.again  # not the base, which has what was moved
         repeated.keep()
-        word = self._calls.word(operator.name)
-        take = partial(self._taken, operator, step, tensor, handle, word, base.placements)
+        strategy = self._calls.strategy(operator.name)
+        take = partial(self._taken, operator, step, tensor, handle, strategy, base.placements)
         return Part(value, base.held, lambda held: take(repeated.again(held)), parameter, repeated.begin)
 
     def _row(self, operator: Operator, source: str) -> tuple[str, ...]:

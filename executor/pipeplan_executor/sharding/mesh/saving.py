@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from pipeplan.core.words import Placements
+from pipeplan.core.strategies import Placements
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan_executor.sharding.private import outer_saving
 

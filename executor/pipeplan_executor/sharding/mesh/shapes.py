@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from pipeplan.core.words import Placements
+from pipeplan.core.strategies import Placements
 from pipeplan.costs.sharding.signatures import parts_of
 from pipeplan.frontend.operators.factors import Axis, Factor
 from pipeplan.frontend.operators.program import Program, Role

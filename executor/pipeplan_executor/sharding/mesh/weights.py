@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import Operator, Weight
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Placements, Word
+from pipeplan.core.strategies import PARTIAL, UNSPLIT, WHOLE, Placements, Strategy
 from pipeplan.costs.sharding.prices import gather_order
 from pipeplan.costs.sharding.relayouts import PlannedLayer
-from pipeplan.costs.sharding.words import gathered_along
+from pipeplan.costs.sharding.strategies import gathered_along
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, plain
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
@@ -124,26 +124,28 @@ def mesh_weights(program: Program, plan: PlannedLayer, axes: MeshAxes) -> dict[s
         view = program.given.get(id(parameter))
         if view is not None and view.source.name in of:
             operator, weight = of[view.source.name]
-            word = plan.signature(operator).word
-            found[local] = _on_mesh(operator, weight, word, tuple(parameter.shape), axes)
+            strategy = plan.signature(operator).strategy
+            found[local] = _on_mesh(operator, weight, strategy, tuple(parameter.shape), axes)
     return found
 
 
-def _on_mesh(operator: Operator, weight: Weight, word: Word, shape: tuple[int, ...], axes: MeshAxes) -> MeshWeight:
+def _on_mesh(
+    operator: Operator, weight: Weight, strategy: Strategy, shape: tuple[int, ...], axes: MeshAxes
+) -> MeshWeight:
     cuts: list[Cut] = []
     summed = []
-    for axis, letter in enumerate(word):
-        if letter.loop == UNSPLIT:
+    for axis, entry in enumerate(strategy):
+        if entry.loop == UNSPLIT:
             continue
-        if letter.loop in weight.loops:
-            cuts.append(Cut(axis, weight.loops.index(letter.loop), tuple(operator.groups.get(letter.loop, ()))))
-        elif letter.loop in operator.makes and not letter.gathers:
+        if entry.loop in weight.loops:
+            cuts.append(Cut(axis, weight.loops.index(entry.loop), tuple(operator.groups.get(entry.loop, ()))))
+        elif entry.loop in operator.makes and not entry.gathers:
             summed.append(axis)
-    needed = tuple(next((cut.dimension for cut in cuts if cut.axis == axis), WHOLE) for axis in range(len(word)))
-    kept = gathered_along(operator, weight, word, axes.sizes)
+    needed = tuple(next((cut.dimension for cut in cuts if cut.axis == axis), WHOLE) for axis in range(len(strategy)))
+    kept = gathered_along(operator, weight, strategy, axes.sizes)
     if kept is None:
         raise PlanError(f"{weight.name} of shape {shape} cannot be kept in parts as the plan has it; solve again")
-    order = gather_order(operator, word, axes.priced)  # what is gathered first is innermost
+    order = gather_order(operator, strategy, axes.priced)  # what is gathered first is innermost
     cuts += [Cut(axis, kept[axis], gathered=True) for axis in reversed(order) if axis in kept]
     return MeshWeight(weight.name, operator.name, shape, tuple(cuts), needed, tuple(summed))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pipeplan.core.words import PARTIAL, WHOLE, Placements
+from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
 from pipeplan_executor.sharding.sequence import stream_of
 from pipeplan_executor.sharding.shards import ParameterShard

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import PARTIAL, WHOLE, Copy, LayerWords, Letter, Placements
+from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy, Copy, LayerStrategies, Placements
 from pipeplan.costs.sharding.prices import GATHERED, weight_placement
 from pipeplan.costs.sharding.problem import MeshProblem
 
 Dimensions = tuple[int | str | None, ...]
-"""For each axis of the mesh the dimension that it splits, None for whole, or a word: ``'parts of a sum'``."""
+"""For each axis of the mesh the dimension that it splits, None for whole, or a strategy: ``'parts of a sum'``."""
 
 
 class PlacedCopy(NamedTuple):
@@ -74,11 +74,11 @@ class PlacedLayers(NamedTuple):
 
 def placements(model: Model, problem: MeshProblem, choice: Sequence[int]) -> tuple[PlacedLayers, ...]:
     """Return the operators of all layers in a choice; layers that are split alike are one entry."""
-    words = problem.layer_words(choice)
+    strategies = problem.layer_strategies(choice)
     by_layer: list[list[PlacedOperator]] = [[] for _ in model.layers]
-    for name in words.operators:
+    for name in strategies.operators:
         own = problem.own(problem.graph.operators[problem.index[name]])
-        by_layer[own.layer].append(_placed(own.operator, name, words, problem))
+        by_layer[own.layer].append(_placed(own.operator, name, strategies, problem))
     alike: dict[str, list[str]] = {}
     first: dict[str, tuple[PlacedOperator, ...]] = {}
     for layer, found in zip(model.layers, by_layer, strict=True):
@@ -88,18 +88,18 @@ def placements(model: Model, problem: MeshProblem, choice: Sequence[int]) -> tup
     return tuple(PlacedLayers(tuple(names), first[key]) for key, names in alike.items())
 
 
-def _placed(operator: Operator, name: str, words: LayerWords, problem: MeshProblem) -> PlacedOperator:
+def _placed(operator: Operator, name: str, strategies: LayerStrategies, problem: MeshProblem) -> PlacedOperator:
     """An operator of a layer; ``name``: among all of the model."""
-    (word, held), summed, copy = words.operators[name], words.sums.get(name), words.copies.get(name)
+    (strategy, held), summed, copy = strategies.operators[name], strategies.sums.get(name), strategies.copies.get(name)
     return PlacedOperator(
         operator.name,
         operator.kind,
-        tuple(map(_split, word)),
+        tuple(map(_split, strategy)),
         tuple("whole" if placement == WHOLE else operator.makes[placement] for placement in held),
         _dimensions(held),
         None if summed is None else _dimensions(summed),
         None if copy is None else _copied(copy, problem),
-        {weight.name: tuple(map(_place, weight_placement(weight, word))) for weight in operator.weights},
+        {weight.name: tuple(map(_place, weight_placement(weight, strategy))) for weight in operator.weights},
         bool(operator.forward_flops),
     )
 
@@ -111,8 +111,8 @@ def _copied(copy: Copy, problem: MeshProblem) -> PlacedCopy:
     return PlacedCopy(_dimensions(copy.placements), tuple(names), copy.kept)
 
 
-def _split(letter: Letter) -> str:
-    return (letter.loop or "whole") + ", gathered" * letter.gathers + f", by {letter.by}" * bool(letter.by)
+def _split(entry: AxisStrategy) -> str:
+    return (entry.loop or "whole") + ", gathered" * entry.gathers + f", by {entry.by}" * bool(entry.by)
 
 
 def _dimensions(placements: Placements) -> Dimensions:

@@ -19,9 +19,9 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE
 from pipeplan.core.options import SEED, TIME, WORKERS, asked_limits
+from pipeplan.core.strategies import NAMED_STRATEGIES
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, some
-from pipeplan.core.words import STRATEGIES
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import item_size, optimizer_bytes
 from pipeplan.costs.sharding.clusters import mesh_of, meshes_of, only_kind, shape_name
@@ -160,17 +160,17 @@ def _named(
     if asked_sizes:
         every = [own for sizes in asked_sizes for own in on_shape(strategy, sizes)]
     else:
-        axes = len(STRATEGIES[strategy])
+        axes = len(NAMED_STRATEGIES[strategy])
         every = shapes_of(strategy, (mesh.sizes for mesh in meshes_of(cluster, axes)))
     if not every:
         raise InputError(
-            f"strategy {strategy} splits meshes of {len(STRATEGIES[strategy])} axes, and none of "
+            f"strategy {strategy} splits meshes of {len(NAMED_STRATEGIES[strategy])} axes, and none of "
             f"{counted(len(cluster.devices), 'device')} fits the nodes of {cluster.name!r}; take another strategy, "
             "or a cluster of as many devices as have such a mesh, like 8"
         )
     samples = max((each.loops.get(SAMPLE, 1) for each in joined.graph.operators), default=1)
     return [
-        MeshProblem(joined, mesh_of(cluster, sizes), tokens=not rows_are_samples(sizes, samples), strategy=own)
+        MeshProblem(joined, mesh_of(cluster, sizes), tokens=not rows_are_samples(sizes, samples), named=own)
         for sizes, own in every
     ]
 

@@ -1,6 +1,6 @@
 """Attention on a mesh whose axes split tokens: how each device gets the keys that it needs, and what that takes.
 
-Each axis along which the letter of attention has the loop `TOKEN` has a way, in this order, the outermost axis first::
+Each axis along which the entry of attention has the loop `TOKEN` has a way, in this order, the outermost axis first::
 
     by ring     at most one axis: keys of its devices go round, block by block, while the block at hand is attended to
     by keys     keys and values are gathered, the innermost axis first
@@ -16,7 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from pipeplan.core.operators import SAMPLE, TOKEN, Attention, Operator
-from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, UNSPLIT, Letter, Word
+from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, UNSPLIT, AxisStrategy, Strategy
 from pipeplan.costs.sharding.exchanges import Exchange, collective
 from pipeplan.costs.sharding.ring import BUFFERS, messages, ring_passes
 from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
@@ -26,32 +26,32 @@ ORDER = (BY_RING, BY_KEYS, BY_HEADS)
 """Ways of axes that split tokens, the outermost first."""
 
 
-def attention_letters(operator: Operator) -> tuple[Letter, ...]:
-    """Return the letters that an operator has as attention, beside those of its loops."""
+def attention_strategies(operator: Operator) -> tuple[AxisStrategy, ...]:
+    """Return the entries that an operator has as attention, beside those of its loops."""
     if operator.attention is None or TOKEN not in operator.loops:
         return ()
-    return Letter(TOKEN, by=BY_RING), Letter(TOKEN, by=BY_HEADS)
+    return AxisStrategy(TOKEN, by=BY_RING), AxisStrategy(TOKEN, by=BY_HEADS)
 
 
-def way_of(letter: Letter) -> str:
+def way_of(entry: AxisStrategy) -> str:
     """Return how an axis that splits tokens gets keys."""
-    return letter.by or BY_KEYS
+    return entry.by or BY_KEYS
 
 
-def axes_by(word: Word, by: str) -> tuple[int, ...]:
+def axes_by(strategy: Strategy, by: str) -> tuple[int, ...]:
     """Return the axes that split tokens in a way."""
-    return tuple(axis for axis, letter in enumerate(word) if letter.loop == TOKEN and way_of(letter) == by)
+    return tuple(axis for axis, entry in enumerate(strategy) if entry.loop == TOKEN and way_of(entry) == by)
 
 
-def attends(operator: Operator, word: Word, sizes: Sequence[int]) -> bool:
-    """Return whether attention can run by a word: ways in order, one ring, and heads for all that exchange them."""
-    ways = [way_of(letter) for letter in word if letter.loop == TOKEN]
+def attends(operator: Operator, strategy: Strategy, sizes: Sequence[int]) -> bool:
+    """Return whether attention can run by a strategy: ways in order, one ring, and heads for all that exchange them."""
+    ways = [way_of(entry) for entry in strategy if entry.loop == TOKEN]
     if operator.attention is None:
         return True
     heads = prod(
         n
-        for n, letter in zip(sizes, word, strict=True)
-        if (letter.by == BY_HEADS if letter.loop == TOKEN else letter.loop not in (UNSPLIT, SAMPLE))
+        for n, entry in zip(sizes, strategy, strict=True)
+        if (entry.by == BY_HEADS if entry.loop == TOKEN else entry.loop not in (UNSPLIT, SAMPLE))
     )
     in_order = ways == sorted(ways, key=ORDER.index) and ways.count(BY_RING) < 2
     return in_order and (BY_HEADS not in ways or operator.attention.heads % heads == 0)
@@ -75,20 +75,20 @@ class SplitAttention:
     rooflines : Rooflines
         Of its layer.
     operator : Operator
-    word : Word
+    strategy : Strategy
     sizes : tuple of int
         Devices along each axis.
     """
 
     rooflines: Rooflines
     operator: Operator
-    word: Word
+    strategy: Strategy
     sizes: tuple[int, ...]
 
     def exchanges(self) -> Iterator[KeyExchange]:
         """Yield the collectives by heads, innermost axis first, then those by keys."""
         both, made = self._attention.queries + self._attention.keys, self.operator.output
-        tokens = [axis for axis, letter in enumerate(self.word) if letter.loop == TOKEN]
+        tokens = [axis for axis, entry in enumerate(self.strategy) if entry.loop == TOKEN]
         for axis in reversed(self._axes(BY_HEADS)):
             beside = self._apart * self._count(each for each in tokens if each != axis)
             turns = ((both, False), (made, False), (both, True), (2 * made, True), (both, True))
@@ -128,7 +128,7 @@ class SplitAttention:
         if not kept and self._axes(BY_KEYS):
             kept = 2 * self._part(self._attention.keys, self._apart * self._count(self._axes(BY_HEADS)))
         if self._axes(BY_HEADS):
-            tokens = self._count(axis for axis, letter in enumerate(self.word) if letter.loop == TOKEN)
+            tokens = self._count(axis for axis, entry in enumerate(self.strategy) if entry.loop == TOKEN)
             every = self._attention.queries + self._attention.keys + self.operator.output
             kept += self._part(2 * every, self._apart * tokens)
         return kept
@@ -156,10 +156,10 @@ class SplitAttention:
     @property
     def _apart(self) -> int:
         """Devices that have other samples or heads."""
-        return prod(n for n, letter in zip(self.sizes, self.word, strict=True) if letter.loop not in (TOKEN, UNSPLIT))
+        return prod(n for n, entry in zip(self.sizes, self.strategy, strict=True) if entry.loop not in (TOKEN, UNSPLIT))
 
     def _axes(self, by: str) -> tuple[int, ...]:
-        return axes_by(self.word, by)
+        return axes_by(self.strategy, by)
 
     def _count(self, axes: Iterable[int]) -> int:
         return prod(self.sizes[axis] for axis in axes)
@@ -174,9 +174,9 @@ class SplitAttention:
 
 
 def split_attention(
-    rooflines: Rooflines, operator: Operator, word: Word, sizes: Sequence[int]
+    rooflines: Rooflines, operator: Operator, strategy: Strategy, sizes: Sequence[int]
 ) -> SplitAttention | None:
     """Return attention on parts of the tokens; None for other operators, and attention on all tokens."""
-    if operator.attention is None or all(letter.loop != TOKEN for letter in word):
+    if operator.attention is None or all(entry.loop != TOKEN for entry in strategy):
         return None
-    return SplitAttention(rooflines, operator, word, tuple(sizes))
+    return SplitAttention(rooflines, operator, strategy, tuple(sizes))

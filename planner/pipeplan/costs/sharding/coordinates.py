@@ -21,7 +21,7 @@ WORTH = 2**20
 FASTEST = combined(
     *(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",), ("summed",))
 )
-"""What the fastest words have least of: time of a micro-batch; of equal choices, saved bytes, then passes."""
+"""What the fastest strategies have least of: time of a micro-batch; of equal choices, saved bytes, then passes."""
 
 
 def in_order(problem: Sharding, rows: NDArray[np.int64], worth: int = LARGEST) -> NDArray[np.int64]:

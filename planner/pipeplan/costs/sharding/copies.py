@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import WHOLE, Placements
+from pipeplan.core.strategies import WHOLE, Placements
 from pipeplan.costs.sharding.relayouts import moves_again
 from pipeplan.costs.sharding.signatures import MeshSignatures
 
@@ -103,7 +103,7 @@ class MeshCopies(MeshSignatures):
 
     def _with_copy(self, name: str, held: Placements) -> Iterator[CopyState]:
         needs = {
-            each.name: {self.needed(each, own.word, name) for own in self.signatures[self.index[each.name]]}
+            each.name: {self.needed(each, own.strategy, name) for own in self.signatures[self.index[each.name]]}
             for each in self.readers[name]
         }
         for copy in product(*((placement, WHOLE) if placement != WHOLE else (WHOLE,) for placement in held)):

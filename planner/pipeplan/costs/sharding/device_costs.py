@@ -1,35 +1,35 @@
-"""Costs of a layer on each device under given words: times of passes, bytes that are kept and sent, and workspace."""
+"""Costs of a layer on each device under given strategies: times of passes, bytes kept and sent, workspace."""
 
 from collections.abc import Sequence
 from math import prod
 
 from pipeplan.core.model import LayerCost
-from pipeplan.core.words import WHOLE, LayerWords
+from pipeplan.core.strategies import WHOLE, LayerStrategies
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.prices import class_axes, exchanged
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES
-from pipeplan.costs.sharding.words import share
+from pipeplan.costs.sharding.strategies import share
 
 
-def device_cost(problem: MeshProblem, words: LayerWords, costs: Sequence[int]) -> LayerCost:
+def device_cost(problem: MeshProblem, strategies: LayerStrategies, costs: Sequence[int]) -> LayerCost:
     """Return the costs of a layer on each device, given those in `COORDINATES`."""
     own, of = problem.layer, dict(zip(COORDINATES, costs, strict=True))
-    more = longer(problem, words)
+    more = longer(problem, strategies)
     return LayerCost(
         **{name: of[name] + own.constant(name) + more[name] for name in PASSES},
         saved=of["saved"],
-        output=_output(problem, words),
-        workspace=own.cost.workspace_for(of["saved"]) + _at_once(problem, words),
+        output=_output(problem, strategies),
+        workspace=own.cost.workspace_for(of["saved"]) + _at_once(problem, strategies),
         update=of["update"] + of["summed"],
     )
 
 
-def longer(problem: MeshProblem, words: LayerWords) -> dict[str, int]:
+def longer(problem: MeshProblem, strategies: LayerStrategies) -> dict[str, int]:
     """Return the nanoseconds of each pass that operators take longer because they are split."""
-    cost, each = problem.layer.cost, problem.layer.kind.shard_overhead * words.splits_any
+    cost, each = problem.layer.cost, problem.layer.kind.shard_overhead * strategies.splits_any
     operators = problem.graph.operators
     found = dict.fromkeys(("forward", "input_gradient"), each * len(operators))
     found["weight_gradient"] = each * sum(bool(operator.weights) for operator in operators)
@@ -37,13 +37,13 @@ def longer(problem: MeshProblem, words: LayerWords) -> dict[str, int]:
     return found | {"backward": found["input_gradient"] + found["weight_gradient"]}
 
 
-def splits_loss(problem: MeshProblem, words: LayerWords) -> tuple[int, ...]:
+def splits_loss(problem: MeshProblem, strategies: LayerStrategies) -> tuple[int, ...]:
     """Return the axes along which a layer's loss is split."""
     name = problem.graph.loss_name
-    return class_axes(words.operators[name].word) if name else ()
+    return class_axes(strategies.operators[name].strategy) if name else ()
 
 
-def _at_once(problem: MeshProblem, words: LayerWords) -> int:
+def _at_once(problem: MeshProblem, strategies: LayerStrategies) -> int:
     """Most bytes that an operator needs beside what is kept.
 
     Weights that are gathered for it and their gradients, keys and theirs, copies that operators before it or itself
@@ -51,27 +51,27 @@ def _at_once(problem: MeshProblem, words: LayerWords) -> int:
     in.
     """
     found, sizes = [0], problem.mesh.sizes
-    copies = _copies_at(problem, words)
+    copies = _copies_at(problem, strategies)
     for number, each in enumerate(problem.graph.operators):
-        word = words.operators[each.name].word
-        weights = exchanged(each, word, sizes, True)
-        attention = split_attention(problem.own(each).rooflines, each, word, sizes)
+        strategy = strategies.operators[each.name].strategy
+        weights = exchanged(each, strategy, sizes, True)
+        attention = split_attention(problem.own(each).rooflines, each, strategy, sizes)
         own = 2 * sum(size for size, axes in weights if axes)
         own += 0 if attention is None else attention.beside
         own += sum(size for first, last, size in copies if first <= number <= last)
         for source in each.reads:
-            need, copy = problem.needed(each, word, source), words.copies.get(source)
+            need, copy = problem.needed(each, strategy, source), strategies.copies.get(source)
             if copy is None or (each.name, need) not in ((reader, copy.placements) for reader in copy.readers):
-                held, read = problem.held(source, words), share(need, sizes)
+                held, read = problem.held(source, strategies), share(need, sizes)
                 own += problem.tensors[source].size // read * (read < share(held, sizes))
         found.append(own)
     return max(found)
 
 
-def _output(problem: MeshProblem, words: LayerWords) -> int:
+def _output(problem: MeshProblem, strategies: LayerStrategies) -> int:
     """Bytes of a device's outputs; those beside the one that is split are whole. Of logits it has its classes."""
     graph, cost, sizes = problem.graph, problem.layer.cost, problem.mesh.sizes
-    axes = splits_loss(problem, words)
+    axes = splits_loss(problem, strategies)
     if axes:
         return -(-cost.output // prod(sizes[axis] for axis in axes))
     if set(problem.output) <= {WHOLE}:
@@ -83,10 +83,10 @@ def _output(problem: MeshProblem, words: LayerWords) -> int:
     return beside - (beside - cost.output) // share(problem.output, sizes)
 
 
-def _copies_at(problem: MeshProblem, words: LayerWords) -> list[tuple[int, int, int]]:
+def _copies_at(problem: MeshProblem, strategies: LayerStrategies) -> list[tuple[int, int, int]]:
     """The copies that are not kept: numbers of the first and the last operator that reads one, and its bytes."""
     found = []
-    for name, (placements, readers, kept) in words.copies.items():
+    for name, (placements, readers, kept) in strategies.copies.items():
         if kept:
             continue
         places = [problem.index[reader] for reader in readers]

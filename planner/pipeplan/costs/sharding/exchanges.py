@@ -11,7 +11,7 @@ A placement along an axis is whole, a part of a sum, or the dimension of the ten
 from enum import StrEnum
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.core.strategies import PARTIAL, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
 
 

@@ -1,8 +1,8 @@
-"""Words of a layer on one axis of devices, of which only parts are given: those of weights, and what runs on tokens.
+"""Strategies of a layer on one axis, of which only parts are given: those of weights, and what runs on tokens.
 
 Plans of teams may say of a layer which weights are split, along which axes, whether its ends are split along tokens,
 and what else runs on parts of these (`pipeplan.core.plan.Plan.shards`, ``sequence``, ``context``, ``vocabulary``). Of
-all words that agree with that those are taken which need least time for a micro-batch.
+all strategies that agree with that those are taken which need least time for a micro-batch.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, axis_and_groups
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import BY_KEYS, UNSPLIT, LayerWords, Word
+from pipeplan.core.strategies import BY_KEYS, UNSPLIT, LayerStrategies, Strategy
 from pipeplan.costs.sharding.coordinates import FASTEST, WORTH, in_order, least
 from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.problem import MeshProblem
@@ -21,7 +21,7 @@ from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.signatures import with_fitting_ends
 
 USUAL = DeviceKind("usual"), (1e14, 1e12)
-"""A device, its operations and bytes per second, by which words are compared where nothing was measured."""
+"""A device, its operations and bytes per second, by which strategies are compared where nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,18 @@ class GivenSplit:
             if weight.name in self.weights and self.loop(each, devices)
         )
 
-    def allows(self, operator: Operator, word: Word, graph: OperatorGraph, devices: int) -> bool:
-        """Return whether an operator may run by a word: what is given of it is so, and no other weight is split."""
-        (letter,) = word
-        loop, by_tokens = letter.loop, letter.loop == TOKEN
-        if letter.gathers or loop == SAMPLE:
+    def allows(self, operator: Operator, strategy: Strategy, graph: OperatorGraph, devices: int) -> bool:
+        """Return whether an operator may run by a strategy: what is given of it is so, and no other weight is split."""
+        (entry,) = strategy
+        loop, by_tokens = entry.loop, entry.loop == TOKEN
+        if entry.gathers or loop == SAMPLE:
             return False
         if operator.name in graph.loss_names:
             return self.loss == (loop != UNSPLIT)
         if operator.attention is not None:
             every = [each.name for each in graph.operators if each.attention is not None]
             by = self.attention.get(every.index(operator.name))
-            return (letter.by or BY_KEYS) == by if by_tokens else by is None
+            return (entry.by or BY_KEYS) == by if by_tokens else by is None
         given = self.loop(operator, devices)
         if given:
             return loop == given
@@ -93,13 +93,13 @@ class GivenSplit:
         )
 
 
-def given_words(
+def given_strategies(
     graph: OperatorGraph, given: GivenSplit, devices: int, rooflines: Rooflines, link: Link
-) -> LayerWords | None:
-    """Return the words of a layer that agree with what is given, of least time; None if there are none.
+) -> LayerStrategies | None:
+    """Return the strategies of a layer that agree with what is given, of least time; None if there are none.
 
     Ends that are cut where operators cannot be (`with_fitting_ends`) are whole inside. Given weights that no loop of
-    their operator splits like that (`GivenSplit.splits`) are whole in the words.
+    their operator splits like that (`GivenSplit.splits`) are whole in the strategies.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def given_words(
     if any(is_split and end is None for is_split, end in zip(asked, ends, strict=True)):
         return None
     before, after = ((end,) if one and end is not None else () for one, end in zip(asked, ends, strict=True))
-    inside = with_fitting_ends(graph, LayerWords(input=before, output=after), (devices,))
+    inside = with_fitting_ends(graph, LayerStrategies(input=before, output=after), (devices,))
     problem = MeshProblem(
         rooflines,
         Mesh((devices,), (link,)),
@@ -121,12 +121,12 @@ def given_words(
         gathers=False,
         keeps=False,
         scatters=any(asked),
-        allows=lambda operator, word: given.allows(operator, word, graph, devices),
+        allows=lambda operator, strategy: given.allows(operator, strategy, graph, devices),
     )
     if not all(problem.signatures):
         return None
     found = least(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)))
-    return None if found is None else replace(problem.layer_words(found), input=before, output=after)
+    return None if found is None else replace(problem.layer_strategies(found), input=before, output=after)
 
 
 def usual_rooflines(graph: OperatorGraph, micro_batch: int) -> Rooflines:

@@ -1,9 +1,9 @@
-"""Ways to run one layer on a mesh, told apart by the words of its *main operators*.
+"""Ways to run one layer on a mesh, told apart by the strategies of its *main operators*.
 
 These are operators that split weights, or sum gradients of weights that are more than 1 / `PARTS` of the layer's;
 products of matrices and attention on parts of the tokens; and the loss if its classes are split. Those with weights
-that the layer shares with others are always among them. Under given main words the other operators, and the placements
-of all tensors, are those of the fastest choice, with copies that are kept for the backward or without.
+that the layer shares with others are always among them. Under given main strategies the other operators, and the
+placements of all tensors, are those of the fastest choice, with copies that are kept for the backward or without.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
-from pipeplan.core.words import UNSPLIT, LayerWords, Word, splits
+from pipeplan.core.strategies import UNSPLIT, LayerStrategies, Strategy, splits
 from pipeplan.costs.sharding.coordinates import COORDINATES, FASTEST, WORTH, combined, in_order, least
 from pipeplan.costs.sharding.device_costs import device_cost, longer
 from pipeplan.costs.sharding.prices import class_axes
@@ -27,9 +27,9 @@ from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Choice, Sharding, frontier
 
-MainWords = tuple[tuple[str, Word], ...]
-"""Words of the main operators of a layer, by name; the others are none of these. With `KEEPS` copies may be kept."""
-KEEPS: tuple[str, Word] = ("", ())
+MainStrategies = tuple[tuple[str, Strategy], ...]
+"""Of a layer's main operators, by name; the others are none of these. With `KEEPS` copies may be kept."""
+KEEPS: tuple[str, Strategy] = ("", ())
 
 PARTS = 1024
 """Bytes are compared in these parts of a layer's."""
@@ -40,41 +40,41 @@ COMPARED_AGAIN = np.concatenate([COMPARED, COMPARED[:1] + combined(("forward",))
 
 
 class Chosen(NamedTuple):
-    """The fastest choice under main words, and what it costs in each of `COORDINATES`."""
+    """The fastest choice under main strategies, and what it costs in each of `COORDINATES`."""
 
-    words: LayerWords
+    strategies: LayerStrategies
     costs: tuple[int, ...]
 
 
-def is_main(graph: OperatorGraph, operator: Operator, word: Word) -> bool:
-    """Return whether an operator is a main one under a word."""
-    loops = {letter.loop for letter in word} - {UNSPLIT}
+def is_main(graph: OperatorGraph, operator: Operator, strategy: Strategy) -> bool:
+    """Return whether an operator is a main one under a strategy."""
+    loops = {entry.loop for entry in strategy} - {UNSPLIT}
     if operator.name == graph.loss_name:
-        return bool(class_axes(word))
+        return bool(class_axes(strategy))
     summed = sum(weight.size for weight in operator.weights if (loops & {*operator.makes}) - {*weight.loops})
     return (
         any(weight.shared or loops & {*weight.loops} for weight in operator.weights)
-        or any(letter.gathers for letter in word)
+        or any(entry.gathers for entry in strategy)
         or (operator.by_plan and TOKEN in loops)
         or summed * PARTS > graph.parameters
     )
 
 
-def main_words(graph: OperatorGraph, words: LayerWords) -> MainWords:
-    """Return the words of a layer's main operators."""
-    rows = ((each, words.operators[each.name].word) for each in graph.operators)
-    return tuple((each.name, word) for each, word in rows if is_main(graph, each, word))
+def main_strategies(graph: OperatorGraph, strategies: LayerStrategies) -> MainStrategies:
+    """Return the strategies of a layer's main operators."""
+    rows = ((each, strategies.operators[each.name].strategy) for each in graph.operators)
+    return tuple((each.name, strategy) for each, strategy in rows if is_main(graph, each, strategy))
 
 
-def parallelism(rows: Iterable[tuple[OperatorGraph, MainWords]], passes: bool) -> tuple[str, ...]:
+def parallelism(rows: Iterable[tuple[OperatorGraph, MainStrategies]], passes: bool) -> tuple[str, ...]:
     """Return what is split beside weights (`Split.parallelism`); ``passes``: whether tensors between layers are."""
     found = {SEQUENCE} if passes else set[str]()
     for graph, main in rows:
         by_plan = {each.name for each in graph.operators if each.by_plan}
-        for name, word in main:
+        for name, strategy in main:
             if name == graph.loss_name:
                 found.add(LOSS)
-            if name in by_plan and any(letter.loop == TOKEN for letter in word):
+            if name in by_plan and any(entry.loop == TOKEN for entry in strategy):
                 found.add(CONTEXT)
     return tuple(name for name in (SEQUENCE, CONTEXT, LOSS) if name in found)
 
@@ -97,8 +97,8 @@ class LayerWays:
         self._clock = clock or no_limit()
         self._problems = {True: problem, False: replace(problem, keeps=False)}
         self._fastest: dict[bool, Sharding] = {}
-        self._chosen: dict[MainWords, Chosen | None] = {}
-        self._devices: dict[MainWords, LayerCost] = {}
+        self._chosen: dict[MainStrategies, Chosen | None] = {}
+        self._devices: dict[MainStrategies, LayerCost] = {}
 
     @property
     def graph(self) -> OperatorGraph:
@@ -111,24 +111,24 @@ class LayerWays:
         return COMPARED_AGAIN if self._again else COMPARED
 
     @property
-    def shared_words(self) -> Iterator[dict[str, Word]]:
-        """The choices of words for the operators whose weights the layer shares with others."""
+    def shared_strategies(self) -> Iterator[dict[str, Strategy]]:
+        """The choices of strategies for the operators whose weights the layer shares with others."""
         own = {
-            each.name: dict.fromkeys(signature.word for signature in signatures)
+            each.name: dict.fromkeys(signature.strategy for signature in signatures)
             for each, signatures in zip(self.graph.operators, self.problem.signatures, strict=True)
             if any(weight.shared for weight in each.weights)
         }
-        for words in product(*own.values()):
-            yield dict(zip(own, words, strict=True))
+        for strategies in product(*own.values()):
+            yield dict(zip(own, strategies, strict=True))
 
-    def undominated(self, shared: Mapping[str, Word]) -> Iterator[MainWords]:
-        """Yield the main words of all choices that no other one dominates, and possibly of more.
+    def undominated(self, shared: Mapping[str, Strategy]) -> Iterator[MainStrategies]:
+        """Yield the main strategies of all choices that no other one dominates, and possibly of more.
 
-        ``shared``: the words of the operators whose weights are shared.
+        ``shared``: the strategies of the operators whose weights are shared.
         """
         if self.rooflines.kind.shard_overhead and not any(map(splits, shared.values())):
             yield tuple(shared.items())  # all whole, which may be faster than what dominates it before this overhead
-        fits = [[shared.get(each.name, word) == word for word in row] for each, row in self._words]
+        fits = [[shared.get(each.name, strategy) == strategy for strategy in row] for each, row in self._strategies]
         if not all(map(any, fits)):
             return
         problem = _restricted(self.problem.sharding, fits)
@@ -139,19 +139,19 @@ class LayerWays:
             kept = any(copy.kept for copy in self.problem.copies(choice).values())
             yield self._main(choice) + (KEEPS,) * kept
 
-    def figures(self, main: MainWords) -> tuple[int, ...]:
-        """Nanoseconds of a micro-batch and of sums; bytes of parameters, and saved ones, under main words.
+    def figures(self, main: MainStrategies) -> tuple[int, ...]:
+        """Nanoseconds of a micro-batch and of sums; bytes of parameters, and saved ones, under main strategies.
 
         Where layers may be recomputed, also nanoseconds of a micro-batch with another forward.
         """
         chosen = self._of(main)
-        of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.words)
+        of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.strategies)
         forward, backward = (of[name] + more[name] for name in ("forward", "backward"))
         again = (2 * forward + backward,) if self._again else ()
         return forward + backward, of["summed"], of["parameters"], of["saved"], *again
 
-    def chosen(self, main: MainWords) -> Chosen | None:
-        """Return the fastest choice under main words; None if there is none.
+    def chosen(self, main: MainStrategies) -> Chosen | None:
+        """Return the fastest choice under main strategies; None if there is none.
 
         Operators on parts of the tokens are whole where the layer has none beside it.
         """
@@ -159,36 +159,39 @@ class LayerWays:
             self._chosen[main] = self._find(main)
         return self._chosen[main]
 
-    def device(self, main: MainWords) -> LayerCost:
-        """Return the costs of each device under main words."""
+    def device(self, main: MainStrategies) -> LayerCost:
+        """Return the costs of each device under main strategies."""
         if main not in self._devices:
             self._devices[main] = device_cost(self._problems[KEEPS in main], *self._of(main))
         return self._devices[main]
 
-    def _of(self, main: MainWords) -> Chosen:
+    def _of(self, main: MainStrategies) -> Chosen:
         chosen = self.chosen(main)
         assert chosen is not None, "the way is possible"
         return chosen
 
     @cached_property
-    def _words(self) -> list[tuple[Operator, list[Word]]]:
-        """Each operator with the words of its signatures."""
+    def _strategies(self) -> list[tuple[Operator, list[Strategy]]]:
+        """Each operator with the strategies of its signatures."""
         rows = zip(self.graph.operators, self.problem.signatures, strict=True)
-        return [(each, [signature.word for signature in signatures]) for each, signatures in rows]
+        return [(each, [signature.strategy for signature in signatures]) for each, signatures in rows]
 
     @cached_property
-    def _entries(self) -> list[list[Word | None]]:
-        """For each operator, and each of its signatures, the word as a main operator; None where it is none."""
-        return [[word if is_main(self.graph, each, word) else None for word in row] for each, row in self._words]
+    def _entries(self) -> list[list[Strategy | None]]:
+        """For each operator, and each of its signatures, the strategy as a main operator; None where it is none."""
+        return [
+            [strategy if is_main(self.graph, each, strategy) else None for strategy in row]
+            for each, row in self._strategies
+        ]
 
-    def _main(self, choice: Choice) -> MainWords:
+    def _main(self, choice: Choice) -> MainStrategies:
         rows = zip(self.graph.operators, self._entries, choice, strict=False)
         return tuple((each.name, row[k]) for each, row, k in rows if row[k] is not None)  # type: ignore[misc]
 
-    def _find(self, main: MainWords) -> Chosen | None:
+    def _find(self, main: MainStrategies) -> Chosen | None:
         of, problem = dict(main), self._problems[KEEPS in main]
         if not self.problem.tokens:
-            of = {name: word for name, word in main if all(one.loop != TOKEN for one in word)}
+            of = {name: strategy for name, strategy in main if all(one.loop != TOKEN for one in strategy)}
         fits = [
             [entry == of.get(each.name) for entry in row]
             for each, row in zip(self.graph.operators, self._entries, strict=True)
@@ -196,7 +199,7 @@ class LayerWays:
         found = self._least(problem, fits)
         if found is None or not self.rooflines.kind.shard_overhead or any(map(splits, of.values())):
             return found
-        whole = self._least(problem, [[not splits(word) for word in row] for _, row in self._words])
+        whole = self._least(problem, [[not splits(strategy) for strategy in row] for _, row in self._strategies])
         return found if whole is None else min(whole, found, key=self._time)
 
     def _least(self, problem: MeshProblem, fits: list[list[bool]]) -> Chosen | None:
@@ -210,11 +213,11 @@ class LayerWays:
             return None
         costs = problem.sharding.evaluate(choice)
         assert costs is not None, "it was found"
-        return Chosen(problem.layer_words(choice), costs)
+        return Chosen(problem.layer_strategies(choice), costs)
 
     def _time(self, chosen: Chosen) -> int:
         """Nanoseconds of a micro-batch."""
-        of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.words)
+        of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.strategies)
         return sum(of[name] + more[name] for name in ("forward", "backward"))
 
 

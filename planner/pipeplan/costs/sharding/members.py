@@ -1,4 +1,4 @@
-"""Devices of teams on meshes of one shape: what each has of the layers, under given words."""
+"""Devices of teams on meshes of one shape: what each has of the layers, under given strategies."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -9,25 +9,25 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import LayerWords, Placements
+from pipeplan.core.strategies import LayerStrategies, Placements
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.device_costs import device_cost
-from pipeplan.costs.sharding.layer_ways import main_words, parallelism
-from pipeplan.costs.sharding.named import Strategy, rows_are_samples
+from pipeplan.costs.sharding.layer_ways import main_strategies, parallelism
+from pipeplan.costs.sharding.named import NamedStrategy, rows_are_samples
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.strategies import divides
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import shared_bytes
-from pipeplan.costs.sharding.words import divides
 
 Case = tuple[str, Placements, Placements]
 """The operators of a layer, and the placements of what it reads and makes."""
 
 
 class Way(NamedTuple):
-    """Words of all layers on a mesh, the same for all micro-batch sizes and kinds of device.
+    """Strategies of all layers on a mesh, the same for all micro-batch sizes and kinds of device.
 
     Attributes
     ----------
@@ -35,12 +35,12 @@ class Way(NamedTuple):
         Of what passes between layers.
     passes : tuple of bool
         For each layer whether its output has it; others are whole.
-    words : tuple of (Case, LayerWords)
+    strategies : tuple of (Case, LayerStrategies)
     """
 
     placements: Placements
     passes: tuple[bool, ...]
-    words: tuple[tuple[Case, LayerWords], ...]
+    strategies: tuple[tuple[Case, LayerStrategies], ...]
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class MeshMembers:
     teams : Teams
     sizes : tuple of int
         Devices along each axis.
-    strategy : Strategy or None
+    named : NamedStrategy or None
         The one by which products of matrices are split where they can be; None is any.
     """
 
     teams: Teams
     sizes: tuple[int, ...]
-    strategy: Strategy | None = field(default=None, kw_only=True)
+    named: NamedStrategy | None = field(default=None, kw_only=True)
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
     _graphs: dict[tuple[str, int], OperatorGraph] = field(default_factory=dict, init=False, repr=False)
@@ -82,9 +82,9 @@ class MeshMembers:
         return self._possible[way]
 
     def _runs(self, way: Way, size: int) -> bool:
-        every = [(self.graph(name, size), own) for (name, *_), own in way.words]
-        rows = [(each, own.operators[each.name].word) for graph, own in every for each in graph.operators]
-        return all(divides(operator, word, self.sizes) for operator, word in rows) and None not in (
+        every = [(self.graph(name, size), own) for (name, *_), own in way.strategies]
+        rows = [(each, own.operators[each.name].strategy) for graph, own in every for each in graph.operators]
+        return all(divides(operator, strategy, self.sizes) for operator, strategy in rows) and None not in (
             self._evaluated(way, own[0], self.teams.kinds[0], size)
             for own in self.cases(way.placements, way.passes).values()
         )
@@ -107,10 +107,10 @@ class MeshMembers:
         case: Case,
         kind: DeviceKind,
         size: int,
-        only: LayerWords | None = None,
+        only: LayerStrategies | None = None,
         keeps: bool = True,
     ) -> MeshProblem:
-        """The words of layers on a kind of device at a micro-batch size, at their mean cost; one for equal layers."""
+        """The strategies of layers on a kind of device at a micro-batch size, at mean costs; one for equal layers."""
         i, costs = layers[0], self.teams.costs(kind, size)
         cost = mean_cost([costs[each] for each in layers])
         key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only, keeps
@@ -124,7 +124,7 @@ class MeshMembers:
                 gathers=not any(weight.shared for each in own.graph.operators for weight in each.weights),
                 split_loss=self.teams.vocabulary_parallel,
                 tokens=tokens,
-                strategy=self.strategy,
+                named=self.named,
                 keeps=keeps,
                 only=only,
                 known=self._known,
@@ -132,8 +132,8 @@ class MeshMembers:
         return self._problems[key]
 
     def _by_samples(self, size: int) -> bool:
-        """Whether a strategy splits samples alone at a micro-batch size."""
-        return self.strategy is not None and rows_are_samples(self.sizes, size)
+        """Whether a named strategy splits samples alone at a micro-batch size."""
+        return self.named is not None and rows_are_samples(self.sizes, size)
 
     def mesh(self, kind: DeviceKind) -> Mesh:
         """Return the mesh of teams of a kind of device."""
@@ -152,12 +152,12 @@ class MeshMembers:
     def _chosen(self, way: Way, i: int, kind: DeviceKind, size: int) -> MeshProblem:
         """The problem of a layer with one signature of each operator."""
         case = self.case(i, way.placements, way.passes)
-        return self.problem([i], case, kind, size, dict(way.words)[case])
+        return self.problem([i], case, kind, size, dict(way.strategies)[case])
 
     def member(self, way: Way, i: int, kind: DeviceKind, size: int) -> LayerCost:
         """Return the cost of a layer on each device."""
-        words = dict(way.words)[self.case(i, way.placements, way.passes)]
-        return device_cost(self._chosen(way, i, kind, size), words, self.costs(way, i, kind, size))
+        strategies = dict(way.strategies)[self.case(i, way.placements, way.passes)]
+        return device_cost(self._chosen(way, i, kind, size), strategies, self.costs(way, i, kind, size))
 
     def kept(self, way: Way, i: int) -> int:
         """Return the bytes of a layer's parameters on each device."""
@@ -186,18 +186,18 @@ class MeshMembers:
     def _shared(self, way: Way, tie: Tie) -> int:
         """Bytes on a device of the weights that layers share."""
         case = self.case(self.teams.model.names.index(tie.layers[0]), way.placements, way.passes)
-        operators = dict(way.words)[case].operators if case[0] else {}
-        words = {name: word for name, (word, _) in operators.items()}
-        return shared_bytes(tie, self.teams.model.operators.get(case[0]), words, self.sizes)
+        operators = dict(way.strategies)[case].operators if case[0] else {}
+        strategies = {name: strategy for name, (strategy, _) in operators.items()}
+        return shared_bytes(tie, self.teams.model.operators.get(case[0]), strategies, self.sizes)
 
     def split(self, way: Way, number: int) -> Split:
         """Return a way as a split."""
-        of, layers = dict(way.words), self.teams.model.layers
-        words = tuple(
-            of[self.case(i, way.placements, way.passes)] if layer.operators else LayerWords()
+        of, layers = dict(way.strategies), self.teams.model.layers
+        strategies = tuple(
+            of[self.case(i, way.placements, way.passes)] if layer.operators else LayerStrategies()
             for i, layer in enumerate(layers)
         )
-        every = [(self.graphs[name], own) for (name, *_), own in way.words]
+        every = [(self.graphs[name], own) for (name, *_), own in way.strategies]
         places = ((kind.name, size) for kind in self.teams.kinds for size in self.possible(way))
         return Split(
             self.sizes,
@@ -205,8 +205,8 @@ class MeshMembers:
             way.passes,
             number,
             *self.teams.links(self.sizes),
-            dict.fromkeys(places, words),
-            parallelism(((graph, main_words(graph, own)) for graph, own in every), any(way.passes)),
+            dict.fromkeys(places, strategies),
+            parallelism(((graph, main_strategies(graph, own)) for graph, own in every), any(way.passes)),
         )
 
 

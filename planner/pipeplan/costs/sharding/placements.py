@@ -16,7 +16,7 @@ A weight without the loop is whole, and the devices sum its gradient once per st
 from collections.abc import Sequence
 
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, WHOLE, Placements
+from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
 
 
 def read_placement(operator: Operator, loop: str, source: str) -> int:

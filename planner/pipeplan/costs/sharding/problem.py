@@ -1,7 +1,7 @@
 """The operators of a layer, or of a whole model, on a mesh as a problem of `pipeplan_formulations.sharding`.
 
-In nanoseconds and bytes. A signature of an operator is a word (`words`), and the placements in which parts of sums that
-it makes are added up. Nodes are operators, and the sums of gradients that several operators return::
+In nanoseconds and bytes. A signature of an operator is a strategy (`strategies`), and the placements in which parts of
+sums that it makes are added up. Nodes are operators, and the sums of gradients that several operators return::
 
     norm ──┬──▶ query ──┐
        │   ├──▶ key   ──┤  (sum)        forward from maker to reader, backward from reader to maker, or to the
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import Copy, LayerWords, Placements, Signature
+from pipeplan.core.strategies import Copy, LayerStrategies, Placements, Signature
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.copies import CopiedTensor, MeshCopies
 from pipeplan.costs.sharding.joined import SharedWeight
@@ -30,14 +30,14 @@ from pipeplan.costs.sharding.prices import (
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
     class_axes,
+    strategy_costs,
     tied_costs,
-    word_costs,
 )
 from pipeplan.costs.sharding.redistributions import Redistributions
 from pipeplan.costs.sharding.relayouts import copied_for_inputs, moves_again, waits
 from pipeplan.costs.sharding.rooflines import PASSES
 from pipeplan.costs.sharding.signatures import Sum
-from pipeplan.costs.sharding.words import gradient, made, returned, share
+from pipeplan.costs.sharding.strategies import gradient, made, returned, share
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding
 
@@ -81,7 +81,7 @@ class MeshProblem(MeshCopies):
                     edges.append(Edge(index[name], index[reader.name], table))
         return Sharding(tuple(costs), (*edges, *(self._tie(each) for each in self.shared)))
 
-    def words(self, choice: Sequence[int]) -> dict[str, Signature]:
+    def signatures_of(self, choice: Sequence[int]) -> dict[str, Signature]:
         """Return the signature of each operator in a choice, by name."""
         operators = self.graph.operators
         return {each.name: own[k] for each, own, k in zip(operators, self.signatures, choice, strict=False)}
@@ -91,16 +91,18 @@ class MeshProblem(MeshCopies):
         chosen = choice[len(self.graph.operators) :]
         return {each.tensor: each.choices[k] for each, k in zip(self.sums, chosen, strict=False)}
 
-    def layer_words(self, choice: Sequence[int]) -> LayerWords:
+    def layer_strategies(self, choice: Sequence[int]) -> LayerStrategies:
         """Return how the layer runs in a choice."""
-        return LayerWords(self.words(choice), self.sums_of(choice), self.input, self.output, self.copies(choice))
+        return LayerStrategies(
+            self.signatures_of(choice), self.sums_of(choice), self.input, self.output, self.copies(choice)
+        )
 
     def copies(self, choice: Sequence[int]) -> dict[str, Copy]:
         """Return the copies of a choice, with the operators that read them."""
-        words, found = self.words(choice), {}
+        signatures, found = self.signatures_of(choice), {}
         for each, k in zip(self.copied, choice[len(self.graph.operators) + len(self.sums) :], strict=True):
             state, readers = each.states[k], self.readers[each.tensor]
-            needs = {own.name: self.needed(own, words[own.name].word, each.tensor) for own in readers}
+            needs = {own.name: self.needed(own, signatures[own.name].strategy, each.tensor) for own in readers}
             users = [own.name for own in readers if self.takes_copy(own, each.tensor, state, needs[own.name])]
             if state.copy is not None and len(users) > (not state.kept):
                 found[each.tensor] = Copy(state.copy, tuple(users), state.kept)
@@ -122,7 +124,7 @@ class MeshProblem(MeshCopies):
     def _to_maker(self, own: Sum) -> Array:
         """Times to give the maker of a tensor its gradient, summed up in placements."""
         maker = self.index[own.tensor]
-        wanted = [gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]]
+        wanted = [gradient(self.graph.operators[maker], each.strategy) for each in self.signatures[maker]]
         return _times(self.moves(own.tensor, True), own.choices, wanted, INPUT_GRADIENT).swapaxes(0, 1)
 
     def _to_input(self, own: Sum) -> Array:
@@ -131,7 +133,7 @@ class MeshProblem(MeshCopies):
 
     def _to_sum(self, own: Sum, reader: Operator) -> Array:
         """Times to sum up the gradient that an operator returns in placements."""
-        back = [returned(reader, each.word, own.tensor) for each in self.signatures[self.index[reader.name]]]
+        back = [returned(reader, each.strategy, own.tensor) for each in self.signatures[self.index[reader.name]]]
         return _times(self.moves(own.tensor, True), back, own.choices, INPUT_GRADIENT)
 
     def _edge(self, reader: Operator, name: str, summed: bool, copied: bool) -> Array:
@@ -142,15 +144,15 @@ class MeshProblem(MeshCopies):
         """
         maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
         others = self.signatures[self.index[reader.name]]
-        held, wanted = [each.held for each in own], [self.needed(reader, each.word, name) for each in others]
+        held, wanted = [each.held for each in own], [self.needed(reader, each.strategy, name) for each in others]
         costs = _times(self.moves(name, False), held, wanted, (not copied) * self._when(reader, name))
         if not summed and self._sends(name):
-            back = [returned(reader, each.word, name) for each in others]
-            goal = [gradient(maker, each.word) for each in own]
+            back = [returned(reader, each.strategy, name) for each in others]
+            goal = [gradient(maker, each.strategy) for each in own]
             moved = _times(self.moves(name, True), back, goal, INPUT_GRADIENT).swapaxes(0, 1)
             costs = _added(costs, moved)
         if {name, reader.name} <= {*self.graph.loss_names}:
-            one, two = ([class_axes(each.word) for each in rows] for rows in (own, others))
+            one, two = ([class_axes(each.strategy) for each in rows] for rows in (own, others))
             agrees = np.array([[a == b for b in two] for a in one])
             costs = np.where(agrees[..., None], costs, UNLIMITED)
         return costs
@@ -201,7 +203,7 @@ class MeshProblem(MeshCopies):
         """Times to read a tensor that may have a copy, and to return its gradient where it is not a sum's."""
         name, states = copied
         signatures, moves = self.signatures[self.index[reader.name]], self.moves(name, False)
-        wanted = [self.needed(reader, each.word, name) for each in signatures]
+        wanted = [self.needed(reader, each.strategy, name) for each in signatures]
         found = np.empty((len(states), len(wanted), 1), np.int64)
         for k, state in enumerate(states):
             for j, need in enumerate(wanted):
@@ -209,7 +211,7 @@ class MeshProblem(MeshCopies):
                 found[k, j] = _limited(moves.cost(source or state.held, need))
         costs = np.where(found >= UNLIMITED, UNLIMITED, found * self._when(reader, name))
         if name in self.graph.inputs and name not in {each.tensor for each in self.sums} and self._sends(name):
-            back = [returned(reader, each.word, name) for each in signatures]
+            back = [returned(reader, each.strategy, name) for each in signatures]
             held = [state.held for state in states]
             costs = _added(costs, _times(self.moves(name, True), back, held, INPUT_GRADIENT).swapaxes(0, 1))
         return costs
@@ -219,16 +221,16 @@ class MeshProblem(MeshCopies):
         name, signatures = operator.name, self.signatures[self.index[operator.name]]
         rooflines, local, _ = self.own(operator)
         rows = {
-            word: word_costs(rooflines, local, word, self.mesh, not self.joined)
-            for word in {each.word for each in signatures}
+            strategy: strategy_costs(rooflines, local, strategy, self.mesh, not self.joined)
+            for strategy in {each.strategy for each in signatures}
         }
-        costs = np.array([rows[each.word] for each in signatures], np.int64)
+        costs = np.array([rows[each.strategy] for each in signatures], np.int64)
         costs[:, -1] += [rooflines.saved(local.name, share(each.held, self.mesh.sizes)) for each in signatures]
         moves, is_last = self.moves(name, False), self.tensors[name].end is not None and not self.readers.get(name)
-        for k, (word, held) in enumerate(signatures):
-            costs[k] = _added(costs[k], _times(moves, [made(operator, word)], [held], FORWARD)[0, 0])
+        for k, (strategy, held) in enumerate(signatures):
+            costs[k] = _added(costs[k], _times(moves, [made(operator, strategy)], [held], FORWARD)[0, 0])
             if is_last:
-                back = _times(self.moves(name, True), [held], [gradient(operator, word)], INPUT_GRADIENT)[0, 0]
+                back = _times(self.moves(name, True), [held], [gradient(operator, strategy)], INPUT_GRADIENT)[0, 0]
                 costs[k] = _added(costs[k], back)
         if self.joined:
             if local.name == rooflines.graph.operators[0].name:
@@ -241,10 +243,10 @@ class MeshProblem(MeshCopies):
 
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:
         """What it takes to read an input of the layer, and to return its gradient where it is not a sum's."""
-        held, wanted = self._end(source), [self.needed(operator, each.word, source) for each in signatures]
+        held, wanted = self._end(source), [self.needed(operator, each.strategy, source) for each in signatures]
         costs: Array = _times(self.moves(source, False), [held], wanted, self._when(operator, source))[0]
         if source not in {each.tensor for each in self.sums}:
-            back = [returned(operator, each.word, source) for each in signatures]
+            back = [returned(operator, each.strategy, source) for each in signatures]
             moved = _times(self.moves(source, True), back, [held], INPUT_GRADIENT)[:, 0]
             costs = _added(costs, moved)
         return costs
@@ -254,7 +256,7 @@ class MeshProblem(MeshCopies):
         first, later = self.index[shared.first], self.index[shared.later]
         one, two = self.graph.operators[first], self.graph.operators[later]
         table = [
-            [tied_costs(shared.weight, shared.copy, ((one, a.word), (two, b.word)), self.mesh) for b in rows]
+            [tied_costs(shared.weight, shared.copy, ((one, a.strategy), (two, b.strategy)), self.mesh) for b in rows]
             for rows in [self.signatures[later]]
             for a in self.signatures[first]
         ]

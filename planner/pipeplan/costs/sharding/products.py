@@ -12,13 +12,13 @@ from math import isqrt
 from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, Weight
-from pipeplan.core.words import Placements, Signature
+from pipeplan.core.strategies import Placements, Signature
 from pipeplan.costs.sharding.lower_bound import least_received
 from pipeplan.costs.sharding.prices import weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.redistributions import Redistributions, times
+from pipeplan.costs.sharding.strategies import made, needed, share, ungathered
 from pipeplan.costs.sharding.volumes import Algorithm, received
-from pipeplan.costs.sharding.words import made, needed, share, ungathered
 
 
 class Product(NamedTuple):
@@ -51,24 +51,24 @@ class Product(NamedTuple):
 
 def products(problem: MeshProblem, choice: Sequence[int], item: int) -> tuple[Product, ...]:
     """Return the products of a choice, in order; ``item``: bytes of a number of their tensors."""
-    return tuple(_products(problem, problem.words(choice), item))
+    return tuple(_products(problem, problem.signatures_of(choice), item))
 
 
-def _products(problem: MeshProblem, words: dict[str, Signature], item: int) -> Iterator[Product]:
+def _products(problem: MeshProblem, signatures: dict[str, Signature], item: int) -> Iterator[Product]:
     sizes = problem.mesh.sizes
     for each in problem.graph.operators:
         found = _lengths(problem, each, item)
         if found is None:
             continue
         (rows, inputs, outputs), [source], [weight] = found, each.reads, _matrices(each)
-        word, held = words[each.name]
-        arrives = words[source].held if source in words else needed(each, word, source)
+        strategy, held = signatures[each.name]
+        arrives = signatures[source].held if source in signatures else needed(each, strategy, source)
         matrix = Fraction(weight.size, item)
-        kept = matrix / weight_parts(weight, word, sizes)
-        plain = ungathered(word)
+        kept = matrix / weight_parts(weight, strategy, sizes)
+        plain = ungathered(strategy)
         numbers = matrix / weight_parts(weight, plain, sizes) - kept
-        numbers += _moved(problem, source, arrives, needed(each, word, source), item)
-        numbers += _moved(problem, each.name, made(each, word), held, item)
+        numbers += _moved(problem, source, arrives, needed(each, strategy, source), item)
+        numbers += _moved(problem, each.name, made(each, strategy), held, item)
         holds = kept + Fraction(rows * inputs, share(arrives, sizes)) + Fraction(rows * outputs, share(held, sizes))
         least = least_received(rows, inputs, outputs, problem.mesh.team, float(holds))
         yield Product(each.name, rows, inputs, outputs, float(numbers), least)

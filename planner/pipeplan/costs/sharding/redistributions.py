@@ -18,7 +18,7 @@ from math import prod
 from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import PARTIAL, WHOLE, Placements
+from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
 from pipeplan.costs.sharding.exchanges import Exchange, exchange, redistribution
 from pipeplan.costs.sharding.shapes import Mesh
 

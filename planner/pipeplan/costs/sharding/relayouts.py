@@ -1,13 +1,13 @@
-"""Redistributions of a layer's tensors, and of their gradients, under the words of its operators."""
+"""Redistributions of a layer's tensors, and of their gradients, under the strategies of its operators."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Letter, Placements, Signature
+from pipeplan.core.strategies import UNSPLIT, WHOLE, AxisStrategy, LayerStrategies, Placements, Signature
 from pipeplan.costs.sharding.placements import stream
-from pipeplan.costs.sharding.words import gradient, made, needed, returned
+from pipeplan.costs.sharding.strategies import gradient, made, needed, returned
 
 
 class Relayout(NamedTuple):
@@ -48,12 +48,12 @@ def copied_for_inputs(graph: OperatorGraph, readers: Sequence[Operator], source:
 
 
 class PlannedLayer:
-    """A layer's operators with their words.
+    """A layer's operators with their strategies.
 
     Parameters
     ----------
     graph : OperatorGraph
-    words : LayerWords
+    strategies : LayerStrategies
     axes : int
         Number of the mesh's axes.
 
@@ -63,27 +63,27 @@ class PlannedLayer:
         If a copy is of no tensor of the layer, or for an operator that does not read it.
     """
 
-    def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int) -> None:
-        self.graph, self._words = graph, words
+    def __init__(self, graph: OperatorGraph, strategies: LayerStrategies, axes: int) -> None:
+        self.graph, self._strategies = graph, strategies
         self._whole: Placements = (WHOLE,) * axes
         self.operators = {each.name: each for each in graph.operators}
-        self.copies = words.copies
-        self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
-        for name, copy in words.copies.items():
+        self.copies = strategies.copies
+        self._alone = Signature((AxisStrategy(UNSPLIT),) * axes, self._whole)
+        for name, copy in strategies.copies.items():
             for reader in copy.readers:
                 if reader not in self.operators or name not in self.operators[reader].reads:
                     raise ValueError(f"{reader!r} gets a copy of {name!r}, and does not read it")
 
     def signature(self, operator: Operator) -> Signature:
-        """Return the word of an operator, and the placements of what it makes."""
-        found = self._words.operators.get(operator.name, self._alone)
-        return Signature(found.word, self.end(operator.name)) if operator.name in self.graph.whole else found
+        """Return the strategy of an operator, and the placements of what it makes."""
+        found = self._strategies.operators.get(operator.name, self._alone)
+        return Signature(found.strategy, self.end(operator.name)) if operator.name in self.graph.whole else found
 
     def end(self, name: str) -> Placements:
         """Return the placements of an input or output of the layer."""
         is_input = name in self.graph.inputs
         names = tuple(self.graph.inputs) if is_input else self.graph.outputs
-        placements = self._words.input if is_input else self._words.output
+        placements = self._strategies.input if is_input else self._strategies.output
         return placements if placements and name == stream(self.graph, names) else self._whole
 
     def held(self, name: str) -> Placements:
@@ -102,16 +102,16 @@ class PlannedLayer:
         """Return the placements in which the gradient of a tensor comes back from the operators that read it."""
         readers = self._readers.get(name, ())
         if name in self.graph.outputs:
-            return self._words.sums.get(name, self.held(name)) if readers else self.held(name)
+            return self._strategies.sums.get(name, self.held(name)) if readers else self.held(name)
         if name in self.graph.whole and name not in self.graph.inputs:
             return self.held(name)
-        return self._words.sums.get(name, self._whole) if len(readers) > 1 else self._wanted(name)
+        return self._strategies.sums.get(name, self._whole) if len(readers) > 1 else self._wanted(name)
 
     def _wanted(self, name: str) -> Placements:
         """Return the placements in which the maker of a tensor, or the layer before, needs the gradient."""
         if name in self.graph.inputs:
             return self.end(name)
-        return gradient(self.operators[name], self.signature(self.operators[name]).word)
+        return gradient(self.operators[name], self.signature(self.operators[name]).strategy)
 
     def copy(self, source: str, operator: Operator) -> Placements | None:
         """Return the placements of the copy of a tensor that an operator reads; None if it reads what is held."""
@@ -133,18 +133,18 @@ class PlannedLayer:
 
     def reading(self, operator: Operator, source: str) -> Relayout:
         """Return how an operator gets what it reads: from what is held, or from the copy."""
-        word, copy = self.signature(operator).word, self.copy(source, operator)
+        strategy, copy = self.signature(operator).strategy, self.copy(source, operator)
         return Relayout(
             self.held(source) if copy is None else copy,
-            needed(operator, word, source, source in self.graph.without_gradient),
-            returned(operator, word, source),
+            needed(operator, strategy, source, source in self.graph.without_gradient),
+            returned(operator, strategy, source),
             self.goal(source),
         )
 
     def making(self, operator: Operator) -> Relayout:
         """Return how what an operator makes gets the placements in which it is held."""
-        word, held = self.signature(operator)
-        return Relayout(made(operator, word), held, self.goal(operator.name), gradient(operator, word))
+        strategy, held = self.signature(operator)
+        return Relayout(made(operator, strategy), held, self.goal(operator.name), gradient(operator, strategy))
 
     def entering(self, name: str) -> Relayout:
         """Return how the gradient of an input leaves the layer."""
@@ -154,7 +154,7 @@ class PlannedLayer:
     def for_loss(self, name: str) -> Relayout:
         """Return how the loss gets what the layer makes for it: the logits as its first operator needs them."""
         first = self.operators[self.graph.loss_name]
-        target = needed(first, self.signature(first).word, name) if name in first.reads else self._whole
+        target = needed(first, self.signature(first).strategy, name) if name in first.reads else self._whole
         return Relayout(self.held(name), target, target, self.goal(name))
 
     def leaving(self, name: str) -> Relayout:

@@ -1,7 +1,7 @@
 """The signatures of operators on a mesh, and the tensors that pass between them.
 
-A signature is a word, and the placements in which parts of sums that the operator makes are added up. The gradient of a
-tensor that several operators read is summed up in placements that are chosen too.
+A signature is a strategy, and the placements in which parts of sums that the operator makes are added up. The gradient
+of a tensor that several operators read is summed up in placements that are chosen too.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -12,14 +12,14 @@ from math import gcd, lcm, prod
 from typing import NamedTuple, TypeVar
 
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Placements, Signature, Word, splits
+from pipeplan.core.strategies import PARTIAL, WHOLE, LayerStrategies, Placements, Signature, Strategy, splits
 from pipeplan.costs.sharding.joined import JoinedLayers, Own, SharedWeight
-from pipeplan.costs.sharding.named import Strategy, by_strategy
+from pipeplan.costs.sharding.named import NamedStrategy, following
 from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.redistributions import Redistributions, times
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
-from pipeplan.costs.sharding.words import gradient, made, needed, returned, words
+from pipeplan.costs.sharding.strategies import gradient, made, needed, returned, strategies
 
 Value = TypeVar("Value")
 
@@ -78,10 +78,10 @@ class MeshSignatures:
     keeps : bool
         Whether copies may be kept for the backward.
     allows : callable or None
-        ``allows(operator, word)``: which words there are, of all others.
-    strategy : Strategy or None
+        ``allows(operator, strategy)``: which strategies there are, of all others.
+    named : NamedStrategy or None
         The one by which products of matrices are split where they can be; None is any.
-    only : LayerWords or None
+    only : LayerStrategies or None
         The one signature of each operator, and the placements of each sum, if these are chosen already.
     known : dict
         What is known of operators that are alike, which several layers may share.
@@ -97,9 +97,9 @@ class MeshSignatures:
     split_loss: bool = True
     shares: bool = True
     keeps: bool = True
-    allows: Callable[[Operator, Word], bool] | None = field(default=None, repr=False, compare=False)
-    strategy: Strategy | None = None
-    only: LayerWords | None = None
+    allows: Callable[[Operator, Strategy], bool] | None = field(default=None, repr=False, compare=False)
+    named: NamedStrategy | None = None
+    only: LayerStrategies | None = None
     known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -188,9 +188,9 @@ class MeshSignatures:
 
     @cached_property
     def _known(self) -> dict[Hashable, object]:
-        """What is known on this mesh for these words."""
-        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.keeps
-        return self.known.setdefault((self.mesh, *words, self.allows, self.strategy), {})
+        """What is known on this mesh for these strategies."""
+        asked = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.keeps
+        return self.known.setdefault((self.mesh, *asked, self.allows, self.named), {})
 
     def _sends(self, name: str) -> bool:
         """Whether a tensor has a gradient: inputs of joined layers have none."""
@@ -203,10 +203,10 @@ class MeshSignatures:
         sends = name not in self.graph.without_gradient
         return Tensor(size, size * sends, parts_of(self.graph, name), self._end(name) if is_end else None)
 
-    def held(self, name: str, words: LayerWords) -> Placements:
+    def held(self, name: str, strategies: LayerStrategies) -> Placements:
         """Return the placements in which a tensor is held."""
         end = self.tensors[name].end
-        return words.operators[name].held if end is None else end
+        return strategies.operators[name].held if end is None else end
 
     def _end(self, name: str) -> Placements:
         """Placements of an input or output of the layer."""
@@ -221,33 +221,33 @@ class MeshSignatures:
         key = "moves", size, tensor.parts
         return self.once(key, lambda: times(size, *self.mesh[:2], tensor.parts, self.mesh.sharing))
 
-    def needed(self, reader: Operator, word: Word, source: str) -> Placements:
+    def needed(self, reader: Operator, strategy: Strategy, source: str) -> Placements:
         """Return the placements in which an operator needs what it reads of ``source``."""
-        return needed(reader, word, source, source in self.graph.without_gradient)
+        return needed(reader, strategy, source, source in self.graph.without_gradient)
 
     def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
         if self.only:
             return (self.only.operators[operator.name],)
-        own = words(operator, self.mesh.sizes, self.gathers, self.tokens)
+        own = strategies(operator, self.mesh.sizes, self.gathers, self.tokens)
         if not self.split_loss and operator.name in self.graph.loss_names:
-            own = tuple(word for word in own if not splits(word))
+            own = tuple(strategy for strategy in own if not splits(strategy))
         if self.allows is not None:
-            own = tuple(word for word in own if self.allows(self.own(operator).operator, word))
-        found = tuple(Signature(word, held) for word in own for held in self._held(operator, word))
-        return by_strategy(operator, found, self.strategy) if self.strategy else found
+            own = tuple(strategy for strategy in own if self.allows(self.own(operator).operator, strategy))
+        found = tuple(Signature(strategy, held) for strategy in own for held in self._held(operator, strategy))
+        return following(operator, found, self.named) if self.named else found
 
-    def _held(self, operator: Operator, word: Word) -> tuple[Placements, ...]:
+    def _held(self, operator: Operator, strategy: Strategy) -> tuple[Placements, ...]:
         """The placements in which what an operator makes may be held: parts of sums are added up."""
         end = self.tensors[operator.name].end
         if end is not None:
             return (end,)
         targets = (WHOLE, *range(len(operator.makes))) if self.scatters else (WHOLE,)
-        found = product(*(targets if placement == PARTIAL else (placement,) for placement in made(operator, word)))
+        found = product(*(targets if placement == PARTIAL else (placement,) for placement in made(operator, strategy)))
         fits = self.moves(operator.name, False).fits
-        return tuple(placements for placements in found if PARTIAL not in made(operator, word) or fits(placements))
+        return tuple(placements for placements in found if PARTIAL not in made(operator, strategy) or fits(placements))
 
     def _chosen(self, name: str) -> tuple[Placements, ...]:
-        """The placements in which a gradient is summed up under chosen words; outputs without one have their own."""
+        """The placements in which a gradient is summed up under chosen strategies; outputs without have their own."""
         whole = (WHOLE,) * len(self.mesh.sizes)
         default = self._end(name) if name in self.graph.outputs else whole
         return () if self.only is None else (self.only.sums.get(name, default),)
@@ -261,11 +261,11 @@ class MeshSignatures:
         if self.tensors[name].end is not None:
             found.add(self._end(name))
         for each in self.readers[name]:
-            own = {signature.word for signature in self.signatures[self.index[each.name]]}
-            found |= {returned(each, word, name) for word in own}
+            own = {signature.strategy for signature in self.signatures[self.index[each.name]]}
+            found |= {returned(each, strategy, name) for strategy in own}
         if name in self.index:
             maker = self.index[name]
-            found |= {gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]}
+            found |= {gradient(self.graph.operators[maker], each.strategy) for each in self.signatures[maker]}
         if name in self.graph.outputs:
             moves = self.moves(name, True)
             found = {placements for placements in found if moves.cost(self._end(name), placements) is not None}
@@ -286,8 +286,8 @@ def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
     )
 
 
-def with_fitting_ends(graph: OperatorGraph, words: LayerWords, sizes: Sequence[int]) -> LayerWords:
-    """Return words whose ends are whole where operators do not know into how many parts these may be divided."""
+def with_fitting_ends(graph: OperatorGraph, strategies: LayerStrategies, sizes: Sequence[int]) -> LayerStrategies:
+    """Return strategies whose ends are whole where operators do not know into how many parts these may be divided."""
 
     def fits(placements: Placements, names: tuple[str, ...]) -> bool:
         name = stream(graph, names)
@@ -303,7 +303,7 @@ def with_fitting_ends(graph: OperatorGraph, words: LayerWords, sizes: Sequence[i
         )
 
     return replace(
-        words,
-        input=words.input if fits(words.input, tuple(graph.inputs)) else (),
-        output=words.output if fits(words.output, graph.outputs) else (),
+        strategies,
+        input=strategies.input if fits(strategies.input, tuple(graph.inputs)) else (),
+        output=strategies.output if fits(strategies.output, graph.outputs) else (),
     )

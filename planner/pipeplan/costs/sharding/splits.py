@@ -1,4 +1,4 @@
-"""Teams as meshes; the shapes and words worth searching.
+"""Teams as meshes; the shapes and strategies worth searching.
 
 Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md): there is one, or none. What
 passes between layers has the same placements in all of the model, or is whole::
@@ -6,10 +6,10 @@ passes between layers has the same placements in all of the model, or is whole::
     layer 0 ──whole──▶ layer 1 ──tokens over nodes, whole in each──▶ layer 2 ──the same──▶ … ──▶ loss
 
 Tokens and features are split wherever they can be, samples where that is best: as long as weights are small, say. For
-all placements all layers have the words that are fastest for a number of micro-batches, or keep the fewest parameters,
-or save the fewest bytes; and the same without copies that are kept, which are fast and take memory. A way is left out
-if another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of device, at any micro-batch size,
-whatever its shape, or if teams without a mesh have such a way.
+all placements all layers have the strategies that are fastest for a number of micro-batches, or keep the fewest
+parameters, or save the fewest bytes; and the same without copies that are kept, which are fast and take memory. A way
+is left out if another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of device, at any
+micro-batch size, whatever its shape, or if teams without a mesh have such a way.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import WHOLE, LayerWords, Placements
+from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements
 from pipeplan.costs.sharding.alike import figures, unlike
 from pipeplan.costs.sharding.coordinates import combined, in_order, least
 from pipeplan.costs.sharding.members import Case, MeshMembers, Way
@@ -38,7 +38,7 @@ from pipeplan.costs.sharding.ties import Cuts, agree, shared_cuts
 from pipeplan_formulations.common.clock import Clock
 
 MICRO_BATCHES = (1, 4, 16, 64)
-"""Micro-batches of a replica for which words take least time, updates and sums once per step included."""
+"""Micro-batches of a replica for which strategies take least time, updates and sums once per step included."""
 LEAN = (
     combined(("parameters",), ("forward", "backward"), ("saved",), ("summed", "update")),
     combined(("saved",), ("forward", "backward"), ("parameters",), ("summed", "update")),
@@ -48,7 +48,7 @@ FAST, FAST_AGAIN = (
     tuple(np.concatenate([own * count + combined(("summed", "update")), LEAN[1][[0, 2]]]) for count in MICRO_BATCHES)
     for own in (PASSES, PASSES + combined(("forward",)))
 )
-"""What words have least of, in order: time, then saved bytes; or bytes of parameters, or saved bytes first.
+"""What strategies have least of, in order: time, then saved bytes; or bytes of parameters, or saved bytes first.
 
 Where layers may be recomputed, also time with another forward."""
 
@@ -71,7 +71,7 @@ class MeshTeams(MeshMembers):
     """
 
     batch: int
-    _words: dict[Hashable, tuple[Figures, LayerWords]] = field(default_factory=dict, init=False, repr=False)
+    _strategies: dict[Hashable, tuple[Figures, LayerStrategies]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, teams: Teams, batch: int, axes: int) -> "tuple[MeshTeams, ...]":
@@ -85,7 +85,7 @@ class MeshTeams(MeshMembers):
         every = (each for graph in teams.model.operators.values() for each in graph.operators)
         if len(nodes) == 1 and teams.strategy:
             shapes = shapes_of(teams.strategy, fitting(teams.team, teams.team // nodes.pop()))
-            return tuple(cls(teams, sizes, batch, strategy=own) for sizes, own in shapes)
+            return tuple(cls(teams, sizes, batch, named=own) for sizes, own in shapes)
         if len(nodes) > 1 or (nodes == {1} and any(TOKEN in each.makes for each in every)):
             return ()
         most = min(axes, 1) if nodes == {1} else axes
@@ -98,24 +98,24 @@ class MeshTeams(MeshMembers):
         for placements in self._between(tokens):
             can = self._passes(placements)
             if any(can) or set(placements) == {WHOLE}:
-                for passes, words in self._ways(placements, can):
-                    if self._agrees(words) and self._is_asked(words):
-                        found[Way(placements, passes, tuple(words.items()))] = None
+                for passes, strategies in self._ways(placements, can):
+                    if self._agrees(strategies) and self._is_asked(strategies):
+                        found[Way(placements, passes, tuple(strategies.items()))] = None
         return [way for way in found if self.possible(way)]
 
     def _between(self, tokens: bool) -> Iterable[Placements]:
         """Return the placements that what passes between layers may have."""
-        if self.strategy is None:
+        if self.named is None:
             return product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes))
-        named = self.strategy.placements(self._rank, not all(map(self._by_samples, self.teams.sizes)))
-        return [placements for placements in named if any(self._passes(placements))] or [(WHOLE,) * len(self.sizes)]
+        asked = self.named.placements(self._rank, not all(map(self._by_samples, self.teams.sizes)))
+        return [placements for placements in asked if any(self._passes(placements))] or [(WHOLE,) * len(self.sizes)]
 
-    def _is_asked(self, words: Mapping[Case, LayerWords]) -> bool:
+    def _is_asked(self, strategies: Mapping[Case, LayerStrategies]) -> bool:
         """Whether any operator is split; if a strategy is named, any product by this."""
-        if self.strategy is None:
-            return any(own.splits_any for own in words.values())
-        every = ((each, own) for (name, *_), own in words.items() for each in self.graphs[name].operators)
-        return any(follows(each, own.operators[each.name].word, self.strategy) for each, own in every)
+        if self.named is None:
+            return any(own.splits_any for own in strategies.values())
+        every = ((each, own) for (name, *_), own in strategies.items() for each in self.graphs[name].operators)
+        return any(follows(each, own.operators[each.name].strategy, self.named) for each, own in every)
 
     @property
     def _rank(self) -> int:
@@ -149,8 +149,8 @@ class MeshTeams(MeshMembers):
 
     def _ways(
         self, placements: Placements, can: tuple[bool, ...]
-    ) -> Iterator[tuple[tuple[bool, ...], dict[Case, LayerWords]]]:
-        """Yield which outputs have placements, and the words of all layers, that have least of one figure.
+    ) -> Iterator[tuple[tuple[bool, ...], dict[Case, LayerStrategies]]]:
+        """Yield which outputs have placements, and the strategies of all layers, that have least of one figure.
 
         Least time is sought at the smallest and largest micro-batch size, for as many micro-batches as there may be.
         """
@@ -210,18 +210,18 @@ class MeshTeams(MeshMembers):
         size: int,
         rows: NDArray[np.int64],
         keeps: bool,
-    ) -> tuple[Figures, LayerWords]:
-        """Return the words of layers that have least of some sums of coordinates, in order, and these sums."""
+    ) -> tuple[Figures, LayerStrategies]:
+        """Return the strategies of layers that have least of some sums of coordinates, in order, and these sums."""
         key = tuple(layers), case, kind.name, size, rows.tobytes(), keeps
-        if key not in self._words:
-            self._words[key] = _least(self.problem(layers, case, kind, size, keeps=keeps), rows, self.teams.clock)
-        return self._words[key]
+        if key not in self._strategies:
+            self._strategies[key] = _least(self.problem(layers, case, kind, size, keeps=keeps), rows, self.teams.clock)
+        return self._strategies[key]
 
-    def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
+    def _agrees(self, strategies: Mapping[Case, LayerStrategies]) -> bool:
         """Whether layers that share weights split these alike; where operators are not known, they are whole."""
         cuts: dict[str, list[Cuts]] = {}
-        for (name, *_), own in words.items():
-            of = {operator: word for operator, (word, _) in own.operators.items()}
+        for (name, *_), own in strategies.items():
+            of = {operator: strategy for operator, (strategy, _) in own.operators.items()}
             cuts.setdefault(name, []).append(shared_cuts(self.graphs[name], of))
         return agree(self.teams.model, lambda name: cuts.get(name, []))
 
@@ -252,14 +252,14 @@ def mesh_ways(
             yield own.split(way, next(numbers)), model
 
 
-def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerWords]:
-    """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go; and the sums."""
+def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerStrategies]:
+    """Return the strategies with least of some sums of coordinates, in order as far as 61 bits go; and the sums."""
     found = least(problem.sharding.project(in_order(problem.sharding, rows)), clock)
     assert found is not None, "no operator has to be split"
     costs = problem.sharding.evaluate(found)
     assert costs is not None, "it was found"
     figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))
-    return figures, problem.layer_words(found)
+    return figures, problem.layer_strategies(found)
 
 
 def _hands_over(before: OperatorGraph, after: OperatorGraph, placements: Placements) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Word
+from pipeplan.core.strategies import PARTIAL, UNSPLIT, WHOLE, Strategy
 from pipeplan.costs.sharding.prices import weight_parts
 
 Cuts = tuple[tuple[ShardAxis, int], ...]
@@ -30,28 +30,30 @@ def agree(model: Model, cuts: Callable[[str], Iterable[Cuts]]) -> bool:
     return True
 
 
-def shared_cuts(graph: OperatorGraph, words: Mapping[str, Word]) -> Cuts:
+def shared_cuts(graph: OperatorGraph, strategies: Mapping[str, Strategy]) -> Cuts:
     """Return the cuts of a layer's shared weights.
 
     Parameters
     ----------
     graph : OperatorGraph
         With samples among the axes of tensors.
-    words : mapping of str to Word
+    strategies : mapping of str to Strategy
         Of the operators that have shared weights, by name.
     """
     return tuple(
-        (graph.shard_axis(weight.name, weight.loops.index(letter.loop)), WHOLE)
-        if letter.loop in weight.loops
-        else (WHOLE, PARTIAL if letter.loop != UNSPLIT and letter.loop in each.makes else WHOLE)
+        (graph.shard_axis(weight.name, weight.loops.index(entry.loop)), WHOLE)
+        if entry.loop in weight.loops
+        else (WHOLE, PARTIAL if entry.loop != UNSPLIT and entry.loop in each.makes else WHOLE)
         for each in graph.operators
         for weight in each.weights
         if weight.shared
-        for letter in words[each.name]
+        for entry in strategies[each.name]
     )
 
 
-def shared_bytes(tie: Tie, graph: OperatorGraph | None, words: Mapping[str, Word], sizes: Sequence[int]) -> int:
+def shared_bytes(
+    tie: Tie, graph: OperatorGraph | None, strategies: Mapping[str, Strategy], sizes: Sequence[int]
+) -> int:
     """Return the bytes of a tie on a device, in proportion to what it has of the first layer's shared weights.
 
     Parameters
@@ -59,13 +61,13 @@ def shared_bytes(tie: Tie, graph: OperatorGraph | None, words: Mapping[str, Word
     tie : Tie
     graph : OperatorGraph or None
         The operators of the first layer; None if they are not known, and the weights are whole.
-    words : mapping of str to Word
+    strategies : mapping of str to Strategy
         Of the operators that have shared weights, by name.
     sizes : sequence of int
         Devices along each axis of the mesh.
     """
     every = () if graph is None else graph.operators
-    rows = [(weight, words[each.name]) for each in every for weight in each.weights if weight.shared]
+    rows = [(weight, strategies[each.name]) for each in every for weight in each.weights if weight.shared]
     whole = sum(weight.size for weight, _ in rows)
-    own = sum(weight.size // weight_parts(weight, word, tuple(sizes)) for weight, word in rows)
+    own = sum(weight.size // weight_parts(weight, strategy, tuple(sizes)) for weight, strategy in rows)
     return tie.parameters * own // whole if whole else tie.parameters

@@ -1,6 +1,6 @@
 """Numbers that each device receives for a linear map on a mesh, forward, backward and once per step.
 
-All follow from the words of the map and the redistributions of its tensors; `named` has those that have names.
+All follow from the strategies of the map and the redistributions of its tensors; `named` has those that have names.
 
 A summation or broadcast of blocks one after another (SUMMA, van de Geijn and Watts, 1997) sends as much as a gather or
 scatter in a ring if it is pipelined. With trees, each of n blocks takes log2 n messages one after the other.
@@ -14,11 +14,11 @@ from functools import partial
 from math import ceil, log2, prod
 
 from pipeplan.core.operators import INPUT, Operator, Weight
-from pipeplan.core.words import WHOLE, Placements, Word
+from pipeplan.core.strategies import WHOLE, Placements, Strategy
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
 from pipeplan.costs.sharding.lower_bound import least_received
 from pipeplan.costs.sharding.redistributions import Redistributions
-from pipeplan.costs.sharding.words import gradient, made, needed, returned, share
+from pipeplan.costs.sharding.strategies import gradient, made, needed, returned, share
 
 ROW, IN, OUT = "row", "in", "out"
 """The loops of a linear map."""
@@ -91,7 +91,7 @@ class Volume:
 
 def volume(
     linear: LinearMap,
-    word: Word,
+    strategy: Strategy,
     sizes: Sequence[int],
     arrives: Placements,
     leaves: Placements,
@@ -104,7 +104,7 @@ def volume(
     Parameters
     ----------
     linear : LinearMap
-    word : Word
+    strategy : Strategy
         Along each axis of the mesh.
     sizes : sequence of int
         Devices along each axis.
@@ -136,18 +136,18 @@ def volume(
             )
         return found
 
-    reads, whole = needed(operator, word, INPUT), gathered_weight(linear, word, sizes, algorithm)
+    reads, whole = needed(operator, strategy, INPUT), gathered_weight(linear, strategy, sizes, algorithm)
     gathers = moved(IN, arrives, reads) + whole
-    back = moved(OUT, leaves, gradient(operator, word)) * (2 if twice else 1)
-    back += moved(IN, returned(operator, word, INPUT), arrives) + whole
-    copies = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == ROW and not letter.gathers)
-    parts = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop in (IN, OUT) or letter.gathers)
+    back = moved(OUT, leaves, gradient(operator, strategy)) * (2 if twice else 1)
+    back += moved(IN, returned(operator, strategy, INPUT), arrives) + whole
+    copies = prod(n for n, entry in zip(sizes, strategy, strict=True) if entry.loop == ROW and not entry.gathers)
+    parts = prod(n for n, entry in zip(sizes, strategy, strict=True) if entry.loop in (IN, OUT) or entry.gathers)
     weight = Fraction(linear.inputs * linear.outputs, parts)
     held = weight + sum(
         Fraction(prod(lengths[axis]), share(row, sizes)) for axis, row in ((IN, arrives), (OUT, leaves))
     )
     return Volume(
-        gathers + moved(OUT, made(operator, word), leaves),
+        gathers + moved(OUT, made(operator, strategy), leaves),
         back if keep else back + gathers,
         2 * weight * (copies - 1) / copies,
         weight,
@@ -156,13 +156,13 @@ def volume(
     )
 
 
-def gathered_weight(linear: LinearMap, word: Word, sizes: Sequence[int], algorithm: Algorithm) -> Fraction:
+def gathered_weight(linear: LinearMap, strategy: Strategy, sizes: Sequence[int], algorithm: Algorithm) -> Fraction:
     """Return the numbers that a device receives to gather the weight, or to scatter the sums of its gradient.
 
     The innermost of the axes is gathered first.
     """
-    gathering = tuple(n for n, letter in zip(sizes, word, strict=True) if letter.gathers)
-    split = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop in (IN, OUT))
+    gathering = tuple(n for n, entry in zip(sizes, strategy, strict=True) if entry.gathers)
+    split = prod(n for n, entry in zip(sizes, strategy, strict=True) if entry.loop in (IN, OUT))
     size = linear.inputs * linear.outputs
     return sum(
         (

@@ -1,11 +1,11 @@
-"""Ways of teams along one axis: the main words of every layer, and what passes between layers in parts of the tokens.
+"""Ways of teams along one axis: main strategies of every layer, and what passes between layers in parts of the tokens.
 
 Layers with equal operators run alike, in all stages. For each graph of operators, kind of device and micro-batch size,
-the choices of words that no other one dominates are compared (`LayerWays.figures`, summed over these layers). The main
-words of one of them are worth searching unless others are at least as good for all kinds and sizes. Layers that share
-weights split them alike.
-Ways of unlike layers are combined; where these are too many, ways that are nearly as good as another one of their layer
-are left out. So are combinations that are nearly as good as another one between the same placements (`alike`).
+the choices of strategies that no other one dominates are compared (`LayerWays.figures`, summed over these layers). The
+main strategies of one of them are worth searching unless others are at least as good for all kinds and sizes. Layers
+that share weights split them alike. Ways of unlike layers are combined; where these are too many, ways that are nearly
+as good as another one of their layer are left out. So are combinations that are nearly as good as another one between
+the same placements (`alike`).
 
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
@@ -22,7 +22,7 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import WHOLE, LayerWords, Letter, Placements, Word, splits
+from pipeplan.core.strategies import WHOLE, AxisStrategy, LayerStrategies, Placements, Strategy, splits
 from pipeplan.costs.sharding.alike import figures, unlike
 from pipeplan.costs.sharding.batches import with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
@@ -32,7 +32,7 @@ from pipeplan.costs.sharding.layer_ways import (
     KEEPS,
     PARTS,
     LayerWays,
-    MainWords,
+    MainStrategies,
     parallelism,
 )
 from pipeplan.costs.sharding.members import device_model, mean_cost
@@ -90,12 +90,12 @@ class TeamWays:
                 split, model = found[k]
                 yield replace(split, number=next(numbers)), model
 
-    def way(self, main: Mapping[str, MainWords], tokens: bool = False) -> tuple[Split, Model]:
-        """Return a way with given main words by graph, and the costs of a device; ``tokens``: with parts of them."""
+    def way(self, main: Mapping[str, MainStrategies], tokens: bool = False) -> tuple[Split, Model]:
+        """Return a way with main strategies by graph, and the costs of a device; ``tokens``: with parts of them."""
         every = {}
         for name, graph in self.graphs.items():
             shared = {each.name for each in graph.operators if any(weight.shared for weight in each.weights)}
-            every[name] = tuple((dict.fromkeys(sorted(shared), (Letter(),)) | dict(main[name])).items())
+            every[name] = tuple((dict.fromkeys(sorted(shared), (AxisStrategy(),)) | dict(main[name])).items())
         return _AllLayers(self, *self._between[-1 if tokens else 0]).way(every, 0)
 
     def layer(self, i: int, kind: DeviceKind, size: int, input_: Placements, output: Placements) -> LayerWays:
@@ -161,20 +161,20 @@ class TeamWays:
         whole = (WHOLE,), (False,) * len(named)
         return [whole, *(((axis,), tuple(row)) for axis, row in sorted(found.items()))]
 
-    def _worthwhile(self, name: str, placements: Placements, passes: tuple[bool, ...]) -> dict[MainWords, Figures]:
-        """The main words of layers with the same operators that no others dominate on all kinds at all sizes.
+    def _worthwhile(self, name: str, placements: Placements, passes: tuple[bool, ...]) -> dict[MainStrategies, Figures]:
+        """The main strategies of layers with the same operators that no others dominate on all kinds at all sizes.
 
         With each, its figures for all of these.
         """
         alike = list(self._alike(name, placements, passes))
         problems = [own for row in alike for _, own in row]
-        kept: dict[MainWords, Figures] = {}
-        for shared in max((own for _, own in alike[0]), key=lambda own: own.problem.tokens).shared_words:
-            found: dict[MainWords, None] = {}
+        kept: dict[MainStrategies, Figures] = {}
+        for shared in max((own for _, own in alike[0]), key=lambda own: own.problem.tokens).shared_strategies:
+            found: dict[MainStrategies, None] = {}
             for problem in problems:
                 self.teams.check()
                 found |= dict.fromkeys(problem.undominated(shared))
-            rows: dict[MainWords, Figures] = {}
+            rows: dict[MainStrategies, Figures] = {}
             for main in found:
                 self.teams.check()
                 if all(problem.chosen(main) for problem in problems):
@@ -185,8 +185,8 @@ class TeamWays:
                 kept |= {main: own for k, (main, own) in enumerate(both.items()) if k in undominated}
         return kept
 
-    def _together(self, choices: Mapping[str, Mapping[MainWords, Figures]]) -> Iterator[dict[str, MainWords]]:
-        """Yield the main words of all layers in all combinations; of too many, those of fewer words of each layer.
+    def _together(self, choices: Mapping[str, Mapping[MainStrategies, Figures]]) -> Iterator[dict[str, MainStrategies]]:
+        """Yield the main strategies of all layers in all combinations; of too many, those of fewer of each layer.
 
         Only those count in which layers that share weights split them alike.
         """
@@ -195,7 +195,7 @@ class TeamWays:
         order = sorted(choices, key=lambda name: not any(weight.shared for weight in self.graphs[name].weights))
         for parts in TOLERANCES:
             fewer = self._unlike(choices, parts) if parts else choices
-            rows: list[dict[str, MainWords]] = [{}]
+            rows: list[dict[str, MainStrategies]] = [{}]
             for name in order:
                 if len(rows) <= MOST**2:
                     longer = [row | {name: main} for row in rows for main in fewer[name]]
@@ -208,16 +208,16 @@ class TeamWays:
         return filter(self._agrees, (dict(zip(choices, row, strict=True)) for row in dict.fromkeys(alike)))
 
     def _unlike(
-        self, choices: Mapping[str, Mapping[MainWords, Figures]], parts: int
-    ) -> dict[str, dict[MainWords, Figures]]:
-        """The main words of layers, but for those that are nearly as good as others.
+        self, choices: Mapping[str, Mapping[MainStrategies, Figures]], parts: int
+    ) -> dict[str, dict[MainStrategies, Figures]]:
+        """The main strategies of layers, but for those that are nearly as good as others.
 
         With the others, all layers with these operators take no figure more by one of so many parts of what the whole
         model takes at least. Those with least of a preferred figure stay, for each way to split what is shared.
         """
         rows = {name: np.array([*own.values()]) * self._units(name) for name, own in choices.items()}
         slack = sum(own.min(0) for own in rows.values()) / parts
-        found: dict[str, dict[MainWords, Figures]] = {}
+        found: dict[str, dict[MainStrategies, Figures]] = {}
         for name, own in choices.items():
             figures = dict(zip(own, rows[name], strict=True))
             kept = dict.fromkeys(main for k in self._preferred for main in self._best(name, own, k))
@@ -242,19 +242,19 @@ class TeamWays:
     def _preferred(self) -> tuple[int, ...]:
         return PREFERRED if self.teams.again else PREFERRED[:-1]
 
-    def _best(self, name: str, choices: Mapping[MainWords, Figures], preferred: int) -> list[MainWords]:
-        """The main words with least of a figure, for each way to split what the layer shares with others."""
-        groups: dict[object, list[MainWords]] = {}
+    def _best(self, name: str, choices: Mapping[MainStrategies, Figures], preferred: int) -> list[MainStrategies]:
+        """The main strategies with least of a figure, for each way to split what the layer shares with others."""
+        groups: dict[object, list[MainStrategies]] = {}
         width = len(COMPARED_AGAIN if self.teams.again else COMPARED)
         for main in choices:
             groups.setdefault(shared_cuts(self.graphs[name], dict(main)), []).append(main)
 
-        def figures(main: MainWords) -> tuple[int, Figures]:
+        def figures(main: MainStrategies) -> tuple[int, Figures]:
             return sum(choices[main][preferred::width]), choices[main]
 
         return [min(own, key=figures) for own in groups.values()]
 
-    def _agrees(self, main: Mapping[str, MainWords]) -> bool:
+    def _agrees(self, main: Mapping[str, MainStrategies]) -> bool:
         """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
         cuts = {name: [shared_cuts(self.graphs[name], dict(own))] for name, own in main.items()}
         return agree(self.model, lambda name: cuts.get(name, []))
@@ -276,61 +276,61 @@ class _AllLayers:
             for i, layer in enumerate(self._model.layers)
         ]
 
-    def possible(self, main: Mapping[str, MainWords]) -> bool:
+    def possible(self, main: Mapping[str, MainStrategies]) -> bool:
         """Whether all layers with the same operators can run alike: some have other ends than the first."""
         names = [layer.operators for layer in self._model.layers]
         pairs = {(own, name) for row in self._rows.values() for own, name in zip(row, names, strict=True) if own}
         return all(own.chosen(main[name]) is not None for own, name in pairs if own)
 
-    def splits(self, main: Mapping[str, MainWords]) -> bool:
+    def splits(self, main: Mapping[str, MainStrategies]) -> bool:
         """Whether any operator is split on each kind at each micro-batch size; not only the loss."""
         names = [layer.operators for layer in self._model.layers]
         return all(
             any(
-                splits(word) and each not in self._ways.graphs[name].loss_names
+                splits(strategy) and each not in self._ways.graphs[name].loss_names
                 for own, name in zip(row, names, strict=True)
                 if own and (chosen := own.chosen(main[name]))
-                for each, (word, _) in chosen.words.operators.items()
+                for each, (strategy, _) in chosen.strategies.operators.items()
             )
             for row in self._rows.values()
         )
 
-    def way(self, main: Mapping[str, MainWords], number: int) -> tuple[Split, Model]:
+    def way(self, main: Mapping[str, MainStrategies], number: int) -> tuple[Split, Model]:
         """Return a way, and the model whose layers have the parameters and the costs of one device, as profiles."""
         teams, model = self._teams, self._model
         teams.check()
-        profiles, words = [], dict[tuple[str, int], tuple[LayerWords, ...]]()
+        profiles, strategies = [], dict[tuple[str, int], tuple[LayerStrategies, ...]]()
         for kind, size in self._places:
             costs, own = self._on(kind, size, main)
             profiles.append(Profile(kind.name, size, costs, Provenance("analytic", f"teams of {teams.team}")))
-            words[kind.name, size] = own
+            strategies[kind.name, size] = own
         sizes = (teams.team,)
         graphs = self._ways.graphs
         said = parallelism(((graphs[name], own) for name, own in main.items()), any(self._passes))
-        split = Split(sizes, self._placements, self._passes, number, *teams.links(sizes), words, said)
+        split = Split(sizes, self._placements, self._passes, number, *teams.links(sizes), strategies, said)
         return split, device_model(model, profiles, self._kept(main), [self._shared(tie, main) for tie in model.ties])
 
     def _on(
-        self, kind: DeviceKind, size: int, main: Mapping[str, MainWords]
-    ) -> tuple[tuple[LayerCost, ...], tuple[LayerWords, ...]]:
-        """The costs of a device and the words of all layers."""
-        known: dict[LayerWays, tuple[LayerCost, LayerWords]] = {}
-        costs, words = [], []
+        self, kind: DeviceKind, size: int, main: Mapping[str, MainStrategies]
+    ) -> tuple[tuple[LayerCost, ...], tuple[LayerStrategies, ...]]:
+        """The costs of a device and the strategies of all layers."""
+        known: dict[LayerWays, tuple[LayerCost, LayerStrategies]] = {}
+        costs, strategies = [], []
         whole = self._teams.costs(kind, size)
         for layer, own, cost in zip(self._model.layers, self._rows[kind.name, size], whole, strict=True):
             if own is None:
-                found = cost, LayerWords()
+                found = cost, LayerStrategies()
             elif own in known:
                 found = known[own]
             else:
                 chosen = own.chosen(main[layer.operators])
                 assert chosen is not None, "the way is possible"
-                found = known[own] = own.device(main[layer.operators]), chosen.words
+                found = known[own] = own.device(main[layer.operators]), chosen.strategies
             costs.append(found[0])
-            words.append(found[1])
-        return tuple(costs), tuple(words)
+            strategies.append(found[1])
+        return tuple(costs), tuple(strategies)
 
-    def _kept(self, main: Mapping[str, MainWords]) -> list[int]:
+    def _kept(self, main: Mapping[str, MainStrategies]) -> list[int]:
         """Bytes of each layer's parameters on a device."""
         row, found = next(iter(self._rows.values())), []
         for layer, own in zip(self._model.layers, row, strict=True):
@@ -338,14 +338,14 @@ class _AllLayers:
             found.append(chosen.costs[COORDINATES.index("parameters")] if chosen else layer.parameters)
         return found
 
-    def _shared(self, tie: Tie, main: Mapping[str, MainWords]) -> int:
+    def _shared(self, tie: Tie, main: Mapping[str, MainStrategies]) -> int:
         """Bytes on a device of the weights that layers share."""
         name = next(layer.operators for layer in self._model.layers if layer.name == tie.layers[0])
         return shared_bytes(tie, self._ways.graphs.get(name), dict(main.get(name, ())), (self._teams.team,))
 
 
-def _figures(alike: Alike, main: MainWords) -> Figures:
-    """Return the sums of figures of layers under main words, bytes in `PARTS`."""
+def _figures(alike: Alike, main: MainStrategies) -> Figures:
+    """Return the sums of figures of layers under main strategies, bytes in `PARTS`."""
     rows = np.array([[*own.figures(main), own.rooflines.parameters, own.rooflines.cost.saved] for _, own in alike])
     *sums, parameters, saved = (rows.T @ [count for count, _ in alike]).tolist()
     sums[2:4] = (round(PARTS * own / max(whole, 1)) for own, whole in zip(sums[2:4], (parameters, saved), strict=True))
@@ -353,8 +353,8 @@ def _figures(alike: Alike, main: MainWords) -> Figures:
 
 
 def _with_and_without(
-    choices: Mapping[str, Mapping[MainWords, Figures]],
-) -> Iterator[dict[str, dict[MainWords, Figures]]]:
+    choices: Mapping[str, Mapping[MainStrategies, Figures]],
+) -> Iterator[dict[str, dict[MainStrategies, Figures]]]:
     """Yield the choices without kept copies, and those with them of all graphs that have some, if any has."""
     split = {
         name: tuple({main: own[main] for main in own if (KEEPS in main) == keeps} for keeps in (False, True))
@@ -365,9 +365,9 @@ def _with_and_without(
         yield {name: kept or without for name, (without, kept) in split.items()}
 
 
-def _without_context(operator: Operator, word: Word) -> bool:
-    """Whether a word runs no product or attention on parts of the tokens."""
-    return not operator.by_plan or all(letter.loop != TOKEN for letter in word)
+def _without_context(operator: Operator, strategy: Strategy) -> bool:
+    """Whether a strategy runs no product or attention on parts of the tokens."""
+    return not operator.by_plan or all(entry.loop != TOKEN for entry in strategy)
 
 
 def _passed_axis(before: OperatorGraph, after: OperatorGraph, team: int) -> int:

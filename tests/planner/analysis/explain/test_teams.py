@@ -67,7 +67,7 @@ def test_a_team_is_a_remedy_where_no_layer_fits_on_a_device() -> None:
     assert teams.fits and teams.text.startswith("teams of 2 devices too")
     asked = replace(job, teams=(2,))
     answer = fit(model, tight, asked, time_limit=20)
-    assert answer.plan is not None and answer.plan.words and answer.plan.fingerprint == model.fingerprint
+    assert answer.plan is not None and answer.plan.strategies and answer.plan.fingerprint == model.fingerprint
     assert not limits_never_bind(model, equal_devices(2), asked)
 
 

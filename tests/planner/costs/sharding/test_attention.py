@@ -7,44 +7,49 @@ import numpy as np
 from helpers.operators import COST
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph
-from pipeplan.core.words import BY_HEADS, BY_RING, Letter, Word
+from pipeplan.core.strategies import BY_HEADS, BY_RING, AxisStrategy, Strategy
 from pipeplan.costs.sharding.attention import SplitAttention, split_attention
 from pipeplan.costs.sharding.batches import of_batch
 from pipeplan.costs.sharding.exchanges import Exchange
-from pipeplan.costs.sharding.prices import word_costs
+from pipeplan.costs.sharding.prices import strategy_costs
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
-from pipeplan.costs.sharding.words import words
+from pipeplan.costs.sharding.strategies import strategies
 
 AXES = (TOKEN, "head")
 ATTENTION = Operator(
     "attention", "attention", {"head": 8, TOKEN: 8}, {INPUT: AXES}, AXES, 64, forward_flops=1600,
     input_gradient_flops=3200, attention=Attention(queries=64, keys=128, heads=8, causal=True),
 )  # fmt: skip
-HEAD, KEYS, RINGS, TURNS = Letter("head"), Letter(TOKEN), Letter(TOKEN, by=BY_RING), Letter(TOKEN, by=BY_HEADS)
+HEAD, KEYS, RINGS, TURNS = (
+    AxisStrategy("head"),
+    AxisStrategy(TOKEN),
+    AxisStrategy(TOKEN, by=BY_RING),
+    AxisStrategy(TOKEN, by=BY_HEADS),
+)
 
 
-def attention(word: Word, sizes: tuple[int, ...], operator: Operator = ATTENTION) -> SplitAttention:
+def attention(strategy: Strategy, sizes: tuple[int, ...], operator: Operator = ATTENTION) -> SplitAttention:
     """It on devices whose time is in proportion to operations."""
     own = Rooflines(OperatorGraph((operator,), {INPUT: 64}), COST, 0, DeviceKind("unit"), None, 1)
-    found = split_attention(own, operator, word, sizes)
+    found = split_attention(own, operator, strategy, sizes)
     assert found is not None
     return found
 
 
 def test_ways_stand_in_order() -> None:
     """A ring is the outermost of the axes that split tokens, and the only one; heads are the innermost ones."""
-    found = {word for word in words(ATTENTION, (2, 2)) if {letter.loop for letter in word} == {TOKEN}}
+    found = {strategy for strategy in strategies(ATTENTION, (2, 2)) if {entry.loop for entry in strategy} == {TOKEN}}
     assert found == {(KEYS, KEYS), (RINGS, KEYS), (RINGS, TURNS), (KEYS, TURNS), (TURNS, TURNS)}
-    three = {word for word in words(ATTENTION, (2, 2, 2)) if {letter.loop for letter in word} == {TOKEN}}
+    three = {strategy for strategy in strategies(ATTENTION, (2, 2, 2)) if {entry.loop for entry in strategy} == {TOKEN}}
     assert (RINGS, KEYS, TURNS) in three
     assert len(three) == 7
-    assert (TURNS, HEAD) in words(ATTENTION, (4, 2))
+    assert (TURNS, HEAD) in strategies(ATTENTION, (4, 2))
     few = replace(ATTENTION, attention=Attention(64, 128, heads=4))
-    assert not {(TURNS, TURNS), (TURNS, HEAD)} & {*words(few, (4, 2))}
-    assert (RINGS, TURNS) in words(few, (4, 2))
-    assert (KEYS,) not in words(ATTENTION, (2,), tokens=False)
-    assert not any(letter.by for word in words(ATTENTION, (2,), tokens=False) for letter in word)
+    assert not {(TURNS, TURNS), (TURNS, HEAD)} & {*strategies(few, (4, 2))}
+    assert (RINGS, TURNS) in strategies(few, (4, 2))
+    assert (KEYS,) not in strategies(ATTENTION, (2,), tokens=False)
+    assert not any(entry.by for strategy in strategies(ATTENTION, (2,), tokens=False) for entry in strategy)
 
 
 def test_a_ring_of_nodes_and_heads_inside_them() -> None:
@@ -97,10 +102,10 @@ def test_what_has_no_gradient_sends_nothing_back() -> None:
     """Attention without a gradient: exchanges of the forward only."""
     graph = OperatorGraph((ATTENTION,), {INPUT: 64}, without_gradient=("attention",))
     own = Rooflines(graph, COST, 0, DeviceKind("unit"), None, 1)
-    for letter in (KEYS, RINGS, TURNS):
-        found = split_attention(own, ATTENTION, (letter,), (4,))
+    for entry in (KEYS, RINGS, TURNS):
+        found = split_attention(own, ATTENTION, (entry,), (4,))
         assert found is not None
         assert not any(each.back for each in (*found.exchanges(), *found.shifts()))
     whole = split_attention(own, ATTENTION, (HEAD,), (4,))
     assert whole is None
-    assert np.all(word_costs(own, ATTENTION, (RINGS,), Mesh((4,), (Link(10**9),))) >= 0)
+    assert np.all(strategy_costs(own, ATTENTION, (RINGS,), Mesh((4,), (Link(10**9),))) >= 0)

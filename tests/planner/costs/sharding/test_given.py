@@ -1,4 +1,4 @@
-"""Words of layers of which the parts of weights are given."""
+"""Strategies of layers of which the parts of weights are given."""
 
 import random
 from dataclasses import replace
@@ -11,9 +11,9 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, OperatorGraph
-from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, LayerWords
+from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, LayerStrategies
 from pipeplan.costs.sharding.coordinates import COORDINATES
-from pipeplan.costs.sharding.given import GivenSplit, given_words, usual_rooflines
+from pipeplan.costs.sharding.given import GivenSplit, given_strategies, usual_rooflines
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -25,20 +25,20 @@ LINK = Link(10**9, 3)
 COLUMNS, ROWS = {"wide.weight": 0}, {"narrow.weight": 1}
 
 
-def found(graph: OperatorGraph, given: GivenSplit, devices: int = 2) -> LayerWords | None:
-    """The words of a layer on a usual device."""
-    return given_words(graph, given, devices, usual_rooflines(graph, 2), LINK)
+def found(graph: OperatorGraph, given: GivenSplit, devices: int = 2) -> LayerStrategies | None:
+    """The strategies of a layer on a usual device."""
+    return given_strategies(graph, given, devices, usual_rooflines(graph, 2), LINK)
 
 
-def loops(words: LayerWords | None) -> dict[str, str]:
+def loops(strategies: LayerStrategies | None) -> dict[str, str]:
     """The loop of each operator."""
-    assert words is not None
-    return {name: word[0].loop for name, (word, _) in words.operators.items()}
+    assert strategies is not None
+    return {name: strategy[0].loop for name, (strategy, _) in strategies.operators.items()}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_words_split_is_enough_to_find_them(seed: int) -> None:
-    """From their weights, ends and ways of attention words follow that split exactly these, and take no more time."""
+    """From weights, ends and ways of attention strategies follow that split exactly these, and take no more time."""
     draw = random.Random(seed)
     graph = draw.choice((pair(), block(), attention_block(8, 8, draw.random() < 0.5)))
     cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
@@ -49,33 +49,33 @@ def test_what_words_split_is_enough_to_find_them(seed: int) -> None:
     problem = MeshProblem(own, mesh, **asked, tokens=split, gathers=False, scatters=split, keeps=False)
     prices = np.array([[draw.randrange(1, 9) for _ in COORDINATES] for _ in range(2)], np.int64)
     points = frontier(problem.sharding.project(prices), Clock(Limits()))
-    words = problem.layer_words(points.choice(draw.randrange(len(points.points))))
-    given = _given(graph, words, **{name: bool(placements) for name, placements in asked.items()})
-    again = given_words(graph, given, 2, own, LINK)
+    strategies = problem.layer_strategies(points.choice(draw.randrange(len(points.points))))
+    given = _given(graph, strategies, **{name: bool(placements) for name, placements in asked.items()})
+    again = given_strategies(graph, given, 2, own, LINK)
     assert again is not None
     assert _given(graph, again, given.input, given.output) == given
-    assert _time(own, mesh, again) <= _time(own, mesh, words)
+    assert _time(own, mesh, again) <= _time(own, mesh, strategies)
 
 
-def _given(graph: OperatorGraph, words: LayerWords, input: bool, output: bool) -> GivenSplit:
-    """What words split of the weights, and run on parts of the tokens."""
+def _given(graph: OperatorGraph, strategies: LayerStrategies, input: bool, output: bool) -> GivenSplit:
+    """What strategies split of the weights, and run on parts of the tokens."""
     weights, products, attention, number = {}, set[str](), {}, 0
     for each in graph.operators:
-        (letter,) = words.operators[each.name].word
+        (entry,) = strategies.operators[each.name].strategy
         for weight in each.weights:
-            if letter.loop in weight.loops:
-                weights[weight.name] = weight.loops.index(letter.loop)
-            elif each.product and letter.loop == TOKEN:
+            if entry.loop in weight.loops:
+                weights[weight.name] = weight.loops.index(entry.loop)
+            elif each.product and entry.loop == TOKEN:
                 products.add(weight.name)
         if each.attention is not None:
-            if letter.loop == TOKEN:
-                attention[number] = letter.by or BY_KEYS
+            if entry.loop == TOKEN:
+                attention[number] = entry.by or BY_KEYS
             number += 1
     return GivenSplit(weights, frozenset(products), attention, input, output)
 
 
-def _time(own: Rooflines, mesh: Mesh, words: LayerWords) -> int:
-    problem = MeshProblem(own, mesh, words.input, words.output, only=words).sharding
+def _time(own: Rooflines, mesh: Mesh, strategies: LayerStrategies) -> int:
+    problem = MeshProblem(own, mesh, strategies.input, strategies.output, only=strategies).sharding
     costs = problem.evaluate((0,) * len(problem.costs))
     assert costs is not None
     of = dict(zip(COORDINATES, costs, strict=True))
@@ -97,11 +97,11 @@ def test_attention_and_products_run_on_tokens_where_it_is_said(way: str) -> None
     """Attention in the given way, and the products that are named; others gather all tokens."""
     graph = attention_block(8, 8)
     given = GivenSplit({}, frozenset({"query.weight", "out.weight"}), {0: way}, True, True)
-    words = found(graph, given)
-    assert words is not None
-    of = loops(words)
+    strategies = found(graph, given)
+    assert strategies is not None
+    of = loops(strategies)
     assert [of[name] for name in ("query", "attention", "out", "key", "value")] == [TOKEN] * 3 + [""] * 2
-    assert (words.operators["attention"].word[0].by or BY_KEYS) == way
+    assert (strategies.operators["attention"].strategy[0].by or BY_KEYS) == way
 
 
 @pytest.mark.parametrize(

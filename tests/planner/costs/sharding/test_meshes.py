@@ -14,16 +14,16 @@ from helpers.quick import QUICK, rarely
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
-from pipeplan.core.words import PARTIAL, WHOLE, Letter, Signature
+from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy, Signature
 from pipeplan.costs.sharding.coordinates import COORDINATES, combined
 from pipeplan.costs.sharding.frontiers import over_meshes
 from pipeplan.costs.sharding.named import three_dimensional
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh, factorisations, mesh_on
+from pipeplan.costs.sharding.strategies import strategies
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.volumes import LinearMap, volume
-from pipeplan.costs.sharding.words import words
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -41,7 +41,7 @@ def points(problem: MeshProblem, matrix: np.ndarray) -> list[list[int]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_linear_maps_send_their_volumes(seed: int) -> None:
-    """All words on random meshes: at a number a nanosecond, times are the numbers that are received."""
+    """All strategies on random meshes: at a number a nanosecond, times are the numbers that are received."""
     draw = random.Random(seed)
     sizes = tuple(draw.choice((2, 3, 4)) for _ in range(draw.randint(1, 3)))
     linear = LinearMap(*(draw.choice((1, 2, 5)) * prod(sizes) ** 2 for _ in range(3)))
@@ -50,13 +50,13 @@ def test_linear_maps_send_their_volumes(seed: int) -> None:
     graph = OperatorGraph((operator,), {INPUT: linear.rows * linear.inputs})
     own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
     problem = MeshProblem(own, Mesh(sizes, (Link(10**9, 0),) * len(sizes)), arrives, leaves, keeps=False)
-    for k, (word, held) in enumerate(problem.signatures[0]):
+    for k, (strategy, held) in enumerate(problem.signatures[0]):
         costs = dict(zip(COORDINATES, problem.sharding.evaluate((k,)) or (), strict=True))
-        sent = volume(linear, word, sizes, arrives, leaves, keep=False)
+        sent = volume(linear, strategy, sizes, arrives, leaves, keep=False)
         assert (costs["forward"], costs["backward"], costs["summed"]) == (sent.forward, sent.backward, sent.step)
         assert costs["backward"] == costs["input_gradient"] + costs["weight_gradient"]
         assert (costs["parameters"], held) == (sent.weight, leaves)
-    assert {word for word, _ in problem.signatures[0]} == set(words(operator, sizes))
+    assert {strategy for strategy, _ in problem.signatures[0]} == set(strategies(operator, sizes))
 
 
 @pytest.mark.parametrize("sizes", [(2,), (3, 2), (2, 2), pytest.param((2, 2, 3), marks=pytest.mark.slow)])
@@ -84,12 +84,13 @@ def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> Non
         own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
         problem = MeshProblem(own, mesh, arrives, leaves)
         choice = drawn_choice(problem, draw)
-        costs, words = problem.sharding.evaluate(choice), problem.layer_words(choice)
-        letters = {
-            name: tuple((letter.loop, letter.gathers) for letter in each.word) for name, each in words.operators.items()
+        costs, strategies = problem.sharding.evaluate(choice), problem.layer_strategies(choice)
+        entries = {
+            name: tuple((entry.loop, entry.gathers) for entry in each.strategy)
+            for name, each in strategies.operators.items()
         }
-        held = {INPUT: arrives, **{name: each.held for name, each in words.operators.items()}}
-        found = played(play, graph, letters, held, words.sums, words.copies)
+        held = {INPUT: arrives, **{name: each.held for name, each in strategies.operators.items()}}
+        found = played(play, graph, entries, held, strategies.sums, strategies.copies)
         assert (costs is None) == (found is None)
         if costs is not None and found is not None:
             possible += 1
@@ -99,7 +100,7 @@ def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> Non
 
 
 def test_three_dimensions_are_chosen_where_weights_are_split() -> None:
-    """Square maps with as many rows, on 4 x 4 x 4: of words that keep 1/64 of the weights the fastest swap roles."""
+    """Square maps of as many rows, on 4 x 4 x 4: of strategies that keep 1/64 of the weights the fastest swap roles."""
     width, side, end = 256, 4, (0, 0, 1)
     graph = dense(width, (width,) * 5)
     own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
@@ -110,11 +111,12 @@ def test_three_dimensions_are_chosen_where_weights_are_split() -> None:
     least, parameters = found.points[-1].tolist()
     assert parameters == graph.parameters // side**3
     names = [
-        [letter.loop for letter in each.word] for each in problem.words(found.choice(len(found.points) - 1)).values()
+        [entry.loop for entry in each.strategy]
+        for each in problem.signatures_of(found.choice(len(found.points) - 1)).values()
     ]
     assert names == [["row", "out", "in"], ["row", "in", "out"]] * 2
     cube = volume(
-        LinearMap(width, width, width), three_dimensional((side,) * 3).word, (side,) * 3, end, (0, 1, 0), False
+        LinearMap(width, width, width), three_dimensional((side,) * 3).strategy, (side,) * 3, end, (0, 1, 0), False
     )
     assert least <= 4 * cube.total
     for other in (replace(problem, gathers=False), MeshProblem(own, Mesh((side**3,), links[:1]), (0,), (0,))):
@@ -134,7 +136,7 @@ def test_sums_are_scattered_where_the_next_operator_takes_parts() -> None:
     assert plain[1] == free[1] == graph.parameters // 2
     assert free[0] <= plain[0]
     problem = MeshProblem(own, mesh, (1,), keeps=False)
-    wanted = [Signature((Letter("in"),), held) for held in ((1,), (WHOLE,))]
+    wanted = [Signature((AxisStrategy("in"),), held) for held in ((1,), (WHOLE,))]
     rows = [own.index(each) for own, each in zip(problem.signatures, wanted, strict=True)]
     costs = problem.sharding.evaluate(rows)
     assert costs is not None and costs[0] == 40 + 80
@@ -197,20 +199,20 @@ def gpt3_block() -> Rooflines:
 
 @pytest.mark.parametrize(("operations", "bandwidth"), [(6e12, 9e9), (60e12, 9e9), (60e12, 3e9)])
 def test_connected_layers_of_vgg_are_not_data_parallel(operations: float, bandwidth: float) -> None:
-    """Behind convolutions on rows, the fastest words of both large linear maps sum no gradients of weights.
+    """Behind convolutions on rows, the fastest strategies of both large linear maps sum no gradients of weights.
 
     On 64 devices two axes are faster than one.
     """
-    least, plain = {}, Letter("row")
+    least, plain = {}, AxisStrategy("row")
     for sizes in ((16,), (4, 4), (64,), (8, 8)):
         problem = vgg(sizes, operations, bandwidth)
         sharding = problem.sharding.project(combined(("forward", "backward", "summed")))
         found = frontier(sharding, Clock(Limits()))
-        chosen = problem.words(found.choice(0))
-        assert all(letter == plain for letter in chosen["trunk"].word)
-        assert all(letter.loop != "row" for name in ("fc0", "fc1") for letter in chosen[name].word)
+        chosen = problem.signatures_of(found.choice(0))
+        assert all(entry == plain for entry in chosen["trunk"].strategy)
+        assert all(entry.loop != "row" for name in ("fc0", "fc1") for entry in chosen[name].strategy)
         least[sizes] = int(found.points[0, 0])
-        rows = [[each.word for each in own].index((plain,) * len(sizes)) for own in problem.signatures]
+        rows = [[each.strategy for each in own].index((plain,) * len(sizes)) for own in problem.signatures]
         (data_parallel,) = sharding.evaluate(rows) or (0,)
         low, high = (0.1, 0.25) if operations < 1e13 else (0.5, 0.85)
         assert low < 1 - least[sizes] / data_parallel < high

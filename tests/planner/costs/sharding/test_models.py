@@ -16,7 +16,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.core.operators import INPUT, SAMPLE, Operator, OperatorGraph, Weight
-from pipeplan.core.words import UNSPLIT, Letter, Word
+from pipeplan.core.strategies import UNSPLIT, AxisStrategy, Strategy
 from pipeplan.costs.sharding.clusters import mesh_of, meshes_of
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.frontiers import over_meshes
@@ -177,10 +177,10 @@ def test_products_receive_their_volumes(seed: int) -> None:
         choice = [draw.randrange(len(each)) for each in problem.signatures]
         if problem.sharding.evaluate(choice) is None:
             continue
-        first, second = (problem.words(choice)[name] for name in ("fc0", "fc1"))
+        first, second = (problem.signatures_of(choice)[name] for name in ("fc0", "fc1"))
         to = {"row": ROW, "in": IN, "out": OUT}
-        word = tuple(letter._replace(loop=to.get(letter.loop, letter.loop)) for letter in second.word)
-        sent = volume(LinearMap(rows, inner, width), word, sizes, first.held, second.held)
+        strategy = tuple(entry._replace(loop=to.get(entry.loop, entry.loop)) for entry in second.strategy)
+        sent = volume(LinearMap(rows, inner, width), strategy, sizes, first.held, second.held)
         _, found = products(problem, choice, 4)
         assert (found.rows, found.inputs, found.outputs) == (rows, inner, width)
         assert found.received == pytest.approx(float(sent.forward))
@@ -207,11 +207,11 @@ def test_shared_weights_lie_alike() -> None:
     assert not plain.shared
     found = frontier(problem.sharding.project(step_matrix("float32", "sgd")), Clock(Limits()))
     for k in range(len(found.points)):
-        words = problem.words(found.choice(k))
+        strategies = problem.signatures_of(found.choice(k))
         splits = [
             {
-                letter.loop if letter.loop in ("in", "out") or letter.gathers else ""
-                for letter in words[f"{name}/map"].word
+                entry.loop if entry.loop in ("in", "out") or entry.gathers else ""
+                for entry in strategies[f"{name}/map"].strategy
             }
             for name in ("l0", "l2")
         ]
@@ -222,10 +222,10 @@ def test_a_shared_weight_is_summed_along_the_axes_of_both_uses() -> None:
     """Each use has parts along another axis: one sum along both takes 32 + 32 + 32 ns, the first use's own is 64 ns."""
     weight = Weight("table", ("out", "in"), 64, shared=True)
     use = replace(linear("map", INPUT, 8, 8), weights=(weight,), loops={"token": 10, "out": 8, "in": 8})
-    split, whole = Letter("token"), Letter(UNSPLIT)
+    split, whole = AxisStrategy("token"), AxisStrategy(UNSPLIT)
     mesh = Mesh((2, 2), (Link(10**9),) * 2)
 
-    def more(one: Word, other: Word) -> int:
+    def more(one: Strategy, other: Strategy) -> int:
         return int(tied_costs(weight, weight, ((use, one), (use, other)), mesh)[COORDINATES.index("summed")])
 
     assert more((split, whole), (whole, split)) == 96 - 64
@@ -266,12 +266,12 @@ def test_meshes_of_a_cluster() -> None:
     cluster = Cluster("two", {"unit": KIND}, nodes, Link(10**9))
     assert [mesh.sizes for mesh in meshes_of(cluster)] == [(8,), (2, 4), (4, 2)]
     assert mesh_of(cluster, (2, 4)).links[1] == Link(10**10)
-    for sizes, words in (
+    for sizes, text in (
         ((4, 4), "16 devices, and 'two' has 8.* as in 2 x 4, or name a larger"),
         ((2, 2), "4 devices, and 'two' has 8: .* as in 4 x 2; or name a cluster of 4"),
         ((8, 1), "2 devices or more"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=text):
             mesh_of(cluster, sizes)
     six = Cluster("six", {"unit": KIND}, (Node(("unit",) * 3, Link(10**10)),) * 2, Link(10**9))
     assert [mesh.sizes for mesh in meshes_of(six)] == [(6,), (2, 3)]

@@ -1,4 +1,4 @@
-"""Strategies that are asked for by name: products have their words, devices 1/P of all, and what is sent is known."""
+"""Strategies that are asked for by name: products follow them, devices have 1/P of all, and what is sent is known."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +15,7 @@ from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import OperatorGraph, Weight
-from pipeplan.core.words import STRATEGIES, WHOLE, Letter
+from pipeplan.core.strategies import NAMED_STRATEGIES, WHOLE, AxisStrategy
 from pipeplan.costs.sharding.coordinates import COORDINATES, combined
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.named import follows, on_shape, shapes_of
@@ -46,24 +46,24 @@ def test_cubes_send_what_is_known(sizes: tuple[int, int, int], keeps: bool) -> N
 
     Kept it takes X / (w o) bytes.
     """
-    ((kept, strategy),) = on_shape("3d", sizes)
+    ((kept, named),) = on_shape("3d", sizes)
     widths = tuple(width * sizes[2] for width in WIDTHS) if 3 in sizes else WIDTHS
     graph = dense(ROWS, widths)
     biased = [replace(each, weights=(*each.weights, Weight("b", ("out",), BIAS))) for each in graph.operators]
     graph = replace(graph, operators=tuple(biased))
-    end = next(strategy.placements(2, False))
+    end = next(named.placements(2, False))
     held, made = 0, 4 * ROWS * sum(widths[1:])
     cost = LayerCost(0, 0, 0, 0, saved=made, output=0, update=0)
     own = Rooflines(graph, cost, graph.parameters, KIND, None, 1)
     mesh = Mesh(kept, tuple(Link(10**9, 0) for _ in kept))
-    problem = MeshProblem(own, mesh, end, end, strategy=strategy, keeps=keeps)
+    problem = MeshProblem(own, mesh, end, end, named=named, keeps=keeps)
     found = frontier(problem.sharding.project(combined(("forward", "backward"), ("parameters",))), Clock(Limits()))
-    words = problem.layer_words(found.choice(0))
-    assert all(follows(each, words.operators[each.name].word, strategy) for each in graph.operators)
+    strategies = problem.layer_strategies(found.choice(0))
+    assert all(follows(each, strategies.operators[each.name].strategy, named) for each in graph.operators)
     expected = dict.fromkeys((FORWARD, BACKWARD), Fraction(0))
     for each, (inputs, outputs) in zip(graph.operators, pairwise(widths), strict=True):
-        word = words.operators[each.name].word
-        lengths = [(letter.loop, n) for letter, n in zip(word, kept, strict=True)]
+        strategy = strategies.operators[each.name].strategy
+        lengths = [(entry.loop, n) for entry, n in zip(strategy, kept, strict=True)]
         w, i, o = (prod(n for loop, n in lengths if loop == one) for one in ("row", "out", "in"))
         x, weight, y = 4 * ROWS * inputs, 4 * inputs * outputs, 4 * ROWS * outputs
         once = Fraction((i - 1) * x + (w - 1) * weight + (o - 1) * y, prod(sizes)) + Fraction((w - 1) * BIAS, i * w)
@@ -72,7 +72,7 @@ def test_cubes_send_what_is_known(sizes: tuple[int, int, int], keeps: bool) -> N
         expected[FORWARD] += once
         expected[BACKWARD] += once + again
     sent = dict.fromkeys((FORWARD, BACKWARD), Fraction(0))
-    for exchange in mesh_exchanges(problem, words):
+    for exchange in mesh_exchanges(problem, strategies):
         size, halves = kept[exchange.axis], 1 + (exchange.kind is Exchange.SUM)  # one of two maps, and one of the next
         sent[exchange.when] += halves * Fraction(exchange.size * (size - 1), size)
     assert sent == expected
@@ -90,17 +90,17 @@ def test_a_plan_has_the_named_words() -> None:
     assert found.plan.mesh == (2, 2, 2)
     assert found.value == found.bound >= solve(model, cluster, 4, **asked).value
     assert "--strategy 3d" in found.searched.in_words()
-    for _, words in found.plan.words:
+    for _, strategies in found.plan.strategies:
         for name in ("wide", "narrow"):
-            rows, *others = words.operators[name].word
-            assert rows == Letter("sample", True) and {each.loop for each in others} == {"in", "out"}
-    (_, first), (_, second), _ = found.plan.words
+            rows, *others = strategies.operators[name].strategy
+            assert rows == AxisStrategy("sample", True) and {each.loop for each in others} == {"in", "out"}
+    (_, first), (_, second), _ = found.plan.strategies
     assert first.output == second.input and WHOLE not in first.output
     judged = judge(
         model, cluster, 4, stages=(3,), micro_batches=1, team=8, strategy="3d", schedule=found.plan.schedule.family
     )
     assert judged.plan.mesh == (2, 2, 2)
-    assert judged.plan.words == found.plan.words
+    assert judged.plan.strategies == found.plan.strategies
 
 
 @pytest.mark.parametrize(("name", "team", "shape"), [("2d", 4, (2, 2)), ("2.5d", 8, (2, 2, 2)), ("3d", 4, (2, 2))])
@@ -114,9 +114,9 @@ def test_every_name_has_plans(name: str, team: int, shape: tuple[int, ...]) -> N
 def test_shapes_of_names() -> None:
     """As many axes as a strategy can split; an axis of one device of a cube is left out; other shapes are refused."""
     assert {sizes for sizes, _ in shapes_of("3d", [(8,), (2, 4), (2, 2, 2)])} == {(2, 2, 2)}
-    assert [own.words for _, own in shapes_of("3d", [(4,), (2, 2)])] == [("wi", "wo"), ("io", "oi")]
+    assert [own.entries for _, own in shapes_of("3d", [(4,), (2, 2)])] == [("wi", "wo"), ("io", "oi")]
     assert not shapes_of("3d", [(3,)]) and not shapes_of("2d", [(2, 2, 2)])
-    assert {len(entries) for entries in STRATEGIES.values()} == {2, 3}
+    assert {len(entries) for entries in NAMED_STRATEGIES.values()} == {2, 3}
     for name, sizes in (("3d", (8,)), ("2d", (2, 2, 2)), ("3d", (1, 1, 8)), ("2.5d", (1, 2, 2))):
         with pytest.raises(InputError, match=f"strategy {name} splits meshes of"):
             on_shape(name, sizes)

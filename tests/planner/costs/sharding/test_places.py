@@ -20,8 +20,8 @@ INSIDE, NETWORK = Link(8 * 10**9, 1), Link(10**9, 5)
 
 
 def cluster(*nodes: str) -> Cluster:
-    """Nodes with a device for each letter, which is its kind."""
-    kinds = {letter: DeviceKind(letter) for letter in "".join(nodes)}
+    """Nodes with a device for each entry, which is its kind."""
+    kinds = {entry: DeviceKind(entry) for entry in "".join(nodes)}
     return Cluster("drawn", kinds, tuple(Node(tuple(node), INSIDE) for node in nodes), NETWORK)
 
 

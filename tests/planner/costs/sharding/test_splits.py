@@ -15,7 +15,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Tie
 from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE, LayerWords
+from pipeplan.core.strategies import WHOLE, LayerStrategies
 from pipeplan.costs.sharding.copies import CopyState
 from pipeplan.costs.sharding.members import Way
 from pipeplan.costs.sharding.placements import ends_of
@@ -45,9 +45,9 @@ def of_two_axes(cluster: Cluster, team: int = 4) -> tuple[MeshTeams, ...]:
     return tuple(each for each in on_meshes(cluster, team) if len(each.sizes) == 2)
 
 
-def words_of(way: Way, i: int) -> LayerWords:
+def strategies_of(way: Way, i: int) -> LayerStrategies:
     """How a layer runs."""
-    return dict(way.words)["pair", *ends_of(way.placements, way.passes, i)]
+    return dict(way.strategies)["pair", *ends_of(way.placements, way.passes, i)]
 
 
 def of_fours() -> Cluster:
@@ -81,29 +81,29 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
     assert len(ways) > 1
     for way in ways:
         for i in range(4):
-            words = words_of(way, i)
+            strategies = strategies_of(way, i)
             own = replace(teams.teams.rooflines(i, kind, 2), graph=teams.graph("pair", 2))
-            problem = MeshProblem(own, teams.mesh(kind), words.input, words.output, split_loss=False)
+            problem = MeshProblem(own, teams.mesh(kind), strategies.input, strategies.output, split_loss=False)
             choice = [
-                own.index(words.operators[each.name])
+                own.index(strategies.operators[each.name])
                 for each, own in zip(problem.graph.operators, problem.signatures, strict=True)
             ]
-            choice += [each.choices.index(words.sums[each.tensor]) for each in problem.sums]
-            copied = {each.tensor: each.states[0] for each in replace(problem, only=words).copied}
+            choice += [each.choices.index(strategies.sums[each.tensor]) for each in problem.sums]
+            copied = {each.tensor: each.states[0] for each in replace(problem, only=strategies).copied}
             for tensor, states in problem.copied:
-                choice.append(states.index(copied.get(tensor, CopyState(problem.held(tensor, words)))))
+                choice.append(states.index(copied.get(tensor, CopyState(problem.held(tensor, strategies)))))
             assert problem.sharding.evaluate(choice) == teams.costs(way, i, kind, 2)
 
 
 def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
-    """Its plan has the words of all layers; without meshes the best plan takes longer, and the answer says so."""
+    """Its plan has the strategies of all layers; without meshes the best plan takes longer, and the answer says so."""
     model = perceptrons(graph=block())
     asked = {"teams": (4,), "depths": (1,), "workers": 1}
     with_meshes, without = (solve(model, pairs(), 4, mesh_axes=axes, **asked) for axes in (2, 1))
     assert with_meshes.value == with_meshes.bound < without.value
     plan = with_meshes.plan
     assert plan.mesh == (2, 2) and without.plan.mesh == (4,)
-    assert set(dict(plan.words)) == set(model.names)
+    assert set(dict(plan.strategies)) == set(model.names)
     assert plan.stages[0].links == (Link(SLOW.bandwidth // 2, 1), Link(10**9, 1))
     assert "also as meshes of 2 x 2" in with_meshes.searched.in_words()
     assert "meshes" in " ".join(without.searched.not_searched)
@@ -161,9 +161,10 @@ def test_one_stage_splits_samples_of_one_layer_and_the_weights_of_another(tmp_pa
     found, without = (solve(model, cluster, 4, mesh_axes=axes, **asked) for axes in (2, 0))
     assert found.value == found.bound < without.value
     first, second = (
-        words.operators[name].word for words, name in zip(dict(found.plan.words).values(), graphs, strict=True)
+        strategies.operators[name].strategy
+        for strategies, name in zip(dict(found.plan.strategies).values(), graphs, strict=True)
     )
-    assert [letter.loop for letter in first] == ["sample"]
+    assert [entry.loop for entry in first] == ["sample"]
     assert second[0].loop in ("out", "in")
     assert found.plan.mesh == (2,)
     assert "which alone split samples" in " ".join(without.searched.not_searched)
@@ -196,7 +197,7 @@ def test_layers_hand_over_what_the_next_one_reads() -> None:
     """Ways whose layers do not begin and end whole agree at every boundary; the model's ends are whole."""
     (teams,) = of_two_axes(pairs())
     for way in teams.ways():
-        rows = [words_of(way, i) for i in range(4)]
+        rows = [strategies_of(way, i) for i in range(4)]
         assert all(before.output == after.input for before, after in pairwise(rows))
         assert {*rows[0].input, *rows[-1].output} == {WHOLE}
 
@@ -221,9 +222,9 @@ def test_weights_are_gathered_where_memory_is_short(memory: int, gathered: bool,
     """Each device keeps a part of a weight that it multiplies with its own tokens."""
     asked = {"teams": (4,), "depths": (1,), "micro_batches": (4,), "optimizer": "adam", "workers": 1}
     plan = solve(perceptrons(graph=of_many_tokens()), pairs(), 4, memory=memory, **asked).plan
-    letters = {letter for signature in plan.words[1][1].operators.values() for letter in signature.word}
+    entries = {entry for signature in plan.strategies[1][1].operators.values() for entry in signature.strategy}
     assert plan.mesh == (2, 2)
-    assert any(letter.gathers for letter in letters) is gathered
+    assert any(entry.gathers for entry in entries) is gathered
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
 
@@ -240,8 +241,13 @@ def test_shared_weights_have_parts_of_gradients_in_all_layers_or_in_none() -> No
     by_samples = []
     for each in (tied, apart):
         meshes = MeshTeams.of(Teams(each, pairs(network=Link(10**9, 1)), 4, (4, 8), "adam", False), 8, 2)
-        words = (words.operators["wide"].word for own in meshes for way in own.ways() for _, words in way.words)
-        by_samples.append(any(letter.loop == SAMPLE for word in words for letter in word))
+        strategies = (
+            strategies.operators["wide"].strategy
+            for own in meshes
+            for way in own.ways()
+            for _, strategies in way.strategies
+        )
+        by_samples.append(any(entry.loop == SAMPLE for strategy in strategies for entry in strategy))
     assert by_samples == [False, True]
 
 
@@ -259,9 +265,9 @@ def test_gathered_weights_take_room_twice() -> None:
     (kind,) = teams.teams.kinds
     gathered = 0
     for way in teams.ways():
-        letters = words_of(way, 1).operators["wide"].word
-        parts = 2 if {"in", "out"} & {letter.loop for letter in letters} else 1
-        some = any(letter.gathers for letter in letters)
+        entries = strategies_of(way, 1).operators["wide"].strategy
+        parts = 2 if {"in", "out"} & {entry.loop for entry in entries} else 1
+        some = any(entry.gathers for entry in entries)
         assert teams.member(way, 1, kind, 4).workspace == 2 * 64 // parts * some
         gathered += some
     assert gathered > 3

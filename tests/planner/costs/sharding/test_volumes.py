@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import PARTIAL, WHOLE, Letter, Placements
+from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy, Placements
 from pipeplan.costs.sharding.exchanges import redistribution
 from pipeplan.costs.sharding.lower_bound import accessed
 from pipeplan.costs.sharding.named import (
@@ -21,8 +21,8 @@ from pipeplan.costs.sharding.named import (
     two_dimensional,
 )
 from pipeplan.costs.sharding.redistributions import Redistributions, times
+from pipeplan.costs.sharding.strategies import strategies
 from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap, received, volume
-from pipeplan.costs.sharding.words import words
 
 LINEAR = LinearMap(192, 144, 288)
 X, W, Y = 192 * 144, 144 * 288, 192 * 288
@@ -99,16 +99,16 @@ def test_cubes_of_sides_in_proportion_reach_the_lower_bound() -> None:
 
 
 def test_nothing_sends_less_than_the_lower_bound() -> None:
-    """All words of random maps, with inputs and outputs in random placements, on meshes of one to three axes."""
+    """All strategies of random maps, with inputs and outputs in random placements, on meshes of one to three axes."""
     draw, bounded = random.Random(3), 0
     for _ in range(600):
         sizes = tuple(draw.choice((2, 3, 4)) for _ in range(draw.randint(1, 3)))
         linear = LinearMap(*(draw.choice((1, 2, 5, 40)) * prod(sizes) for _ in range(3)))
-        word = draw.choice(words(linear.operator, sizes))
-        if any(letter.loop == "" for letter in word):
+        strategy = draw.choice(strategies(linear.operator, sizes))
+        if any(entry.loop == "" for entry in strategy):
             continue  # devices repeat each other's work
         arrives, leaves = (tuple(draw.choice((WHOLE, 0, 1)) for _ in sizes) for _ in range(2))
-        found = volume(linear, word, sizes, arrives, leaves)
+        found = volume(linear, strategy, sizes, arrives, leaves)
         assert float(found.forward) >= found.least - 1e-6
         bounded += found.least > 0
     assert bounded >= 50
@@ -129,14 +129,14 @@ def test_the_lower_bound_is_the_least_of_its_programme() -> None:
 
 
 def test_words_cover_three_loops_and_gathered_weights() -> None:
-    """Four letters and none along each axis; the parts of a loop are divided by all axes that split it."""
+    """Four entries and none along each axis; the parts of a loop are divided by all axes that split it."""
     operator = LinearMap(4, 6, 8).operator
-    letters = {Letter(), Letter(ROW), Letter(ROW, True), Letter(IN), Letter(OUT)}
-    assert {word[0] for word in words(operator, (2,))} == letters
-    assert len(words(operator, (2, 2))) == 25 - 1  # inputs are six
-    assert len(words(operator, (2, 2), gathers=False)) == 16 - 1
-    assert Letter(OUT) in {word[0] for word in words(operator, (8, 3))}
-    assert Letter(IN) not in {word[0] for word in words(operator, (8, 3))}
+    entries = {AxisStrategy(), AxisStrategy(ROW), AxisStrategy(ROW, True), AxisStrategy(IN), AxisStrategy(OUT)}
+    assert {strategy[0] for strategy in strategies(operator, (2,))} == entries
+    assert len(strategies(operator, (2, 2))) == 25 - 1  # inputs are six
+    assert len(strategies(operator, (2, 2), gathers=False)) == 16 - 1
+    assert AxisStrategy(OUT) in {strategy[0] for strategy in strategies(operator, (8, 3))}
+    assert AxisStrategy(IN) not in {strategy[0] for strategy in strategies(operator, (8, 3))}
 
 
 def test_one_axis_redistributes_as_teams_do() -> None:

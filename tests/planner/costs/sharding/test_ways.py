@@ -1,4 +1,4 @@
-"""Ways of teams along one axis: what they cost, and that no choice of words is better than all of them."""
+"""Ways of teams along one axis: what they cost, and that no choice of strategies is better than all of them."""
 
 from dataclasses import replace
 from itertools import count
@@ -49,7 +49,7 @@ def test_no_choice_is_better_than_all_ways(graph: OperatorGraph, bandwidth: int,
     main = ways._worthwhile("pair", *ends)
     for layer in layers(ways, tokens):
         sharding = replace(layer.problem, keeps=False).sharding
-        chosen = [layer.chosen(words) for words in main if KEEPS not in words]
+        chosen = [layer.chosen(strategies) for strategies in main if KEEPS not in strategies]
         listed = np.array([each.costs for each in chosen if each is not None]) @ COMPARED_AGAIN.T
         for point in frontier(sharding.project(COMPARED_AGAIN), Clock(Limits())).points:
             small = layer.rooflines.parameters, layer.rooflines.cost.saved
@@ -67,10 +67,12 @@ def test_ways_cost_what_their_words_cost(graph: OperatorGraph) -> None:
     assert any(any(split.passes) for split, _ in found)
     for split, model in found:
         for profile in model.profiles:
-            words = split.words[kind.name, profile.micro_batch][1]
+            strategies = split.strategies[kind.name, profile.micro_batch][1]
             layer = ways.layer(1, kind, profile.micro_batch, *ends_of(split.placements, split.passes, 1))
             problem = layer.problem
-            only = MeshProblem(problem.rooflines, problem.mesh, words.input, words.output, gathers=False, only=words)
+            only = MeshProblem(
+                problem.rooflines, problem.mesh, strategies.input, strategies.output, gathers=False, only=strategies
+            )
             costs = only.sharding.evaluate((0,) * len(only.sharding.costs))
             assert costs is not None
             assert costs[COORDINATES.index("parameters")] == model.layers[1].parameters
@@ -104,15 +106,15 @@ def test_of_too_many_combinations_those_that_differ_are_left(monkeypatch: pytest
 
 
 def test_tokens_are_split_where_the_first_of_equal_layers_is_beside_none() -> None:
-    """Main words are those of all layers with the same operators; where no tokens are in parts, layers run whole."""
+    """Main strategies are those of all layers with the same operators; where no tokens are split, layers are whole."""
     graph = of_many_tokens()
     graph = replace(graph, operators=(replace(graph.operators[0], loops={"token": 400}),))
     model = perceptrons(3, graph=graph)
     first, second, last = model.layers
     apart = replace(model, layers=(first, replace(second, inputs=()), last))
     teams = Teams(apart, equal_devices(2, link=Link(10**9, 1)), 2, (1, 2), "sgd", False)
-    rows = [split.words["unit", 1] for split, _ in TeamWays(teams).ways() if any(split.passes)]
-    assert {tuple(own.operators["wide"].word[0].loop for own in row) for row in rows} == {("", "token", "token")}
+    rows = [split.strategies["unit", 1] for split, _ in TeamWays(teams).ways() if any(split.passes)]
+    assert {tuple(own.operators["wide"].strategy[0].loop for own in row) for row in rows} == {("", "token", "token")}
 
 
 def test_ways_are_found_however_slow_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Loops of operators: how matrices are split decides what the words of a layer send."""
+"""Loops of operators: how matrices are split decides what the strategies of a layer send."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from helpers.layer_operators import LayersOperators, eager, layers_operators, ll
 from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT
+from pipeplan.core.strategies import UNSPLIT
 from pipeplan.costs.sharding.exchanges import Exchange
-from pipeplan.costs.sharding.given import GivenSplit, given_words, usual_rooflines
+from pipeplan.costs.sharding.given import GivenSplit, given_strategies, usual_rooflines
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.frontend.workload import Workload
@@ -65,7 +65,7 @@ def followed(graph: OperatorGraph, wanted: Callable[[str, list[str]], str | None
 def sent(
     model: LayersOperators, layer: str, split: Mapping[str, str]
 ) -> tuple[Counter[Exchange], Counter[Exchange], set[str]]:
-    """What the words of a layer send forward and backward, and the operators that they split."""
+    """What the strategies of a layer send forward and backward, and the operators that they split."""
     graph = model.graph(layer)
     cuts = {
         weight.name: graph.shard_axis(weight.name, weight.loops.index(split[each.name]))
@@ -74,11 +74,15 @@ def sent(
         if split.get(each.name) in weight.loops
     }
     rooflines = usual_rooflines(graph, 2)
-    words = given_words(graph, GivenSplit(cuts), TEAM, rooflines, LINK)
-    assert words is not None
-    found = list(mesh_exchanges(MeshProblem(rooflines, Mesh((TEAM,), (LINK,)), only=words), words))
+    strategies = given_strategies(graph, GivenSplit(cuts), TEAM, rooflines, LINK)
+    assert strategies is not None
+    found = list(mesh_exchanges(MeshProblem(rooflines, Mesh((TEAM,), (LINK,)), only=strategies), strategies))
     forward, backward = (Counter(each.kind for each in found if each.when == when) for when in (FORWARD, BACKWARD))
-    return forward, backward, {name for name, (word, _) in words.operators.items() if word[0].loop != UNSPLIT}
+    return (
+        forward,
+        backward,
+        {name for name, (strategy, _) in strategies.operators.items() if strategy[0].loop != UNSPLIT},
+    )
 
 
 @pytest.mark.parametrize(

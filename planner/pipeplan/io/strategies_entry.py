@@ -1,8 +1,8 @@
-"""Words of layers on meshes, in plan files: equal layers once.
+"""Strategies of layers on meshes, in plan files: equal layers once.
 
 ::
 
-    "words": [
+    "strategies": [
       {
         "layers": ["block0", "block1"],
         "input": [1, null], "output": [1, null],                                    tokens along the first axis
@@ -19,7 +19,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeplan.core.operators import TOKEN
-from pipeplan.core.words import BY_KEYS, PARTIAL, UNSPLIT, WHOLE, Copy, LayerWords, Letter, Placements, Signature
+from pipeplan.core.strategies import (
+    BY_KEYS,
+    PARTIAL,
+    UNSPLIT,
+    WHOLE,
+    AxisStrategy,
+    Copy,
+    LayerStrategies,
+    Placements,
+    Signature,
+)
 from pipeplan.io.schema import Items, Strict
 
 Entry = Annotated[int, Field(ge=0)] | None
@@ -52,11 +62,11 @@ class OperatorEntry(Strict):
 
     @property
     def signature(self) -> Signature:
-        """The word, and the placements."""
+        """The strategy, and the placements."""
         none = (None,) * len(self.loops)
         rows = zip(self.loops, self.gathered or none, self.attention or none, strict=True)
-        word = tuple(Letter(loop or UNSPLIT, bool(gathers), _way(by)) for loop, gathers, by in rows)
-        return Signature(word, _placements(self.held))
+        strategy = tuple(AxisStrategy(loop or UNSPLIT, bool(gathers), _way(by)) for loop, gathers, by in rows)
+        return Signature(strategy, _placements(self.held))
 
 
 class SumEntry(Strict):
@@ -75,8 +85,8 @@ class CopyEntry(Strict):
     kept: bool = False
 
 
-class LayerWordsEntry(Strict):
-    """Layers that run alike on their meshes; see `pipeplan.core.words.LayerWords`."""
+class LayerStrategiesEntry(Strict):
+    """Layers that run alike on their meshes; see `pipeplan.core.strategies.LayerStrategies`."""
 
     layers: Items[str]
     input: Items[Entry] = ()
@@ -86,9 +96,9 @@ class LayerWordsEntry(Strict):
     copies: Items[CopyEntry] = ()
 
     @property
-    def words(self) -> LayerWords:
+    def strategies(self) -> LayerStrategies:
         """How each of them runs."""
-        return LayerWords(
+        return LayerStrategies(
             {each.operator: each.signature for each in self.operators},
             {each.tensor: _placements(each.placements) for each in self.sums},
             _placements(self.input),
@@ -97,15 +107,15 @@ class LayerWordsEntry(Strict):
         )
 
 
-def words_of(entries: Iterable[LayerWordsEntry]) -> tuple[tuple[str, LayerWords], ...]:
+def strategies_of(entries: Iterable[LayerStrategiesEntry]) -> tuple[tuple[str, LayerStrategies], ...]:
     """Return how each layer runs, by name."""
-    return tuple((layer, entry.words) for entry in entries for layer in entry.layers)
+    return tuple((layer, entry.strategies) for entry in entries for layer in entry.layers)
 
 
-def words_data(words: Iterable[tuple[str, LayerWords]]) -> list[dict[str, Any]]:
+def strategies_data(strategies: Iterable[tuple[str, LayerStrategies]]) -> list[dict[str, Any]]:
     """Return the plain data of entries."""
-    groups: list[tuple[LayerWords, list[str]]] = []
-    for layer, own in words:
+    groups: list[tuple[LayerStrategies, list[str]]] = []
+    for layer, own in strategies:
         known = next((layers for other, layers in groups if other == own), None)
         if known is None:
             groups.append((own, [layer]))
@@ -114,7 +124,7 @@ def words_data(words: Iterable[tuple[str, LayerWords]]) -> list[dict[str, Any]]:
     return [{"layers": layers} | dict(_entry(own)) for own, layers in groups]
 
 
-def _entry(own: LayerWords) -> Iterator[tuple[str, Any]]:
+def _entry(own: LayerStrategies) -> Iterator[tuple[str, Any]]:
     for name, placements in (("input", own.input), ("output", own.output)):
         if placements:
             yield name, _entries(placements)
@@ -133,11 +143,11 @@ def _entry(own: LayerWords) -> Iterator[tuple[str, Any]]:
 
 
 def _operator(name: str, signature: Signature) -> dict[str, Any]:
-    found: dict[str, Any] = {"operator": name, "loops": [letter.loop or None for letter in signature.word]}
-    if any(letter.gathers for letter in signature.word):
-        found["gathered"] = [letter.gathers for letter in signature.word]
-    if any(letter.by for letter in signature.word):
-        found["attention"] = [(letter.by or BY_KEYS) if letter.loop == TOKEN else None for letter in signature.word]
+    found: dict[str, Any] = {"operator": name, "loops": [entry.loop or None for entry in signature.strategy]}
+    if any(entry.gathers for entry in signature.strategy):
+        found["gathered"] = [entry.gathers for entry in signature.strategy]
+    if any(entry.by for entry in signature.strategy):
+        found["attention"] = [(entry.by or BY_KEYS) if entry.loop == TOKEN else None for entry in signature.strategy]
     return found | {"held": _entries(signature.held)}
 
 

@@ -1,4 +1,4 @@
-"""All words of a layer on a mesh, and the fastest of them."""
+"""All strategies of a layer on a mesh, and the fastest of them."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,15 +17,15 @@ Steps = tuple[int, int]
 Times = dict[Steps, int]
 """Nanoseconds of each sort of step."""
 Row = tuple[dict[str, int], list[list[Figures]]]
-"""What a layer takes under some words, and what copies spare, for each tensor."""
+"""What a layer takes under some strategies, and what copies spare, for each tensor."""
 Main = frozenset[tuple[str, tuple[str, ...], tuple[str, ...]]]
-"""The main words of a layer: names of operators, with their loops and the ways in which they get keys."""
+"""The main strategies of a layer: names of operators, with their loops and the ways in which they get keys."""
 FEW = 3000
 """Choices of a layer up to which all are tried."""
 
 
-class Words(Member):
-    """A layer on a mesh, and its words."""
+class Strategies(Member):
+    """A layer on a mesh, and its strategies."""
 
     def __init__(self, *place: Any) -> None:
         super().__init__(*place)
@@ -33,7 +33,7 @@ class Words(Member):
         self.plain = False
 
     def choices(self) -> Iterator[Document]:  # type: ignore[override]
-        """All words, with all placements of sums, without copies."""
+        """All strategies, with all placements of sums, without copies."""
         rows = [list(self._signatures(each)) for each in self.operators]
         sums = [name for name in self.bytes if self._is_summed(name)]
         choices = [list(self._sum_choices(name)) for name in sums]
@@ -49,9 +49,9 @@ class Words(Member):
         """Whether there are parts of the tokens around a layer."""
         return {*self.ends[0], *self.ends[1]} != {WHOLE}
 
-    def main(self, words: Document) -> Main:
-        """The main words: of what splits weights, or sums more than a few gradients; products on tokens; losses."""
-        rows = ((each, words["operators"][each["name"]]) for each in self.operators)
+    def main(self, strategies: Document) -> Main:
+        """The main strategies: of what splits weights, or sums more than few gradients; products on tokens; losses."""
+        rows = ((each, strategies["operators"][each["name"]]) for each in self.operators)
         return frozenset(
             (each["name"], own["loops"], own["ways"]) for each, own in rows if self._is_main(each, {*own["loops"]})
         )
@@ -66,22 +66,25 @@ class Words(Member):
             or (operator["name"] in self.loss and loops != {""})
         )
 
-    def savings(self, words: Document) -> list[list[Figures]]:
+    def savings(self, strategies: Document) -> list[list[Figures]]:
         """For each tensor what its copies spare: of a forward and a backward, once, and of the forward."""
         found = []
         for name in (name for name in self.bytes if self.readers[name]):
-            alone = self.redistributed(name, words)
-            own = [self.redistributed(name, words | {"copies": {name: copy}}) for copy in self._copies(name, words)]
+            alone = self.redistributed(name, strategies)
+            own = [
+                self.redistributed(name, strategies | {"copies": {name: copy}})
+                for copy in self._copies(name, strategies)
+            ]
             rows = [{when: alone[when] - each[when] for when in each} for each in own if each is not None and alone]
             found.append([(0, 0, 0), *((sum(row.values()), 0, row["forward"]) for row in rows)])
         return found
 
-    def _copies(self, name: str, words: Document) -> Iterator[Document]:
+    def _copies(self, name: str, strategies: Document) -> Iterator[Document]:
         """Each copy of a tensor that is gathered along some axes that split it, for two or more of its readers.
 
         One that is kept may be for a single reader.
         """
-        names, held = [each["name"] for each in self.readers[name]], self.held(words, name)
+        names, held = [each["name"] for each in self.readers[name]], self.held(strategies, name)
         for placements in product(*({entry, WHOLE} for entry in held)):
             for count in range(1, len(names) + 1) if placements != held else ():
                 for readers, kept in product(combinations(names, count), (False, True) if count > 1 else (True,)):
@@ -105,13 +108,13 @@ class Words(Member):
         """The loops along each axis, and whether weights without them are gathered."""
         loops = {loop: n for loop, n in operator.get("loops", {}).items() if self._may(operator, loop)}
         weights = operator.get("weights", ())
-        letters = [("", False), *((loop, False) for loop in loops)]
+        entries = [("", False), *((loop, False) for loop in loops)]
         shares = any(weight.get("shared") for each in self.operators for weight in each.get("weights", ()))
         if not shares and not self.plain:
             lacked = [loop for loop in loops if any(loop not in weight["loops"] for weight in weights)]
-            letters += [(loop, True) for loop in lacked if loop in operator["makes"]]
-        for word in product(letters, repeat=len(self.sizes)):
-            row, gathers = tuple(loop for loop, _ in word), tuple(gather for _, gather in word)
+            entries += [(loop, True) for loop in lacked if loop in operator["makes"]]
+        for strategy in product(entries, repeat=len(self.sizes)):
+            row, gathers = tuple(loop for loop, _ in strategy), tuple(gather for _, gather in strategy)
             if operator["name"] in self.loss and any(row) and not self.split_loss:
                 continue
             counts = {
@@ -123,13 +126,13 @@ class Words(Member):
             if all(self._keeps(operator, weight, left, row, gathers) for weight in weights):
                 yield row, gathers
 
-    def follows(self, words: Document, names: set[str]) -> bool:
+    def follows(self, strategies: Document, names: set[str]) -> bool:
         """Whether all products of matrices are split in one of these ways, of those that can be without tokens."""
         for each in self.operators:
             able = any(
                 TOKEN not in row and self._name(each, row, gathers) in names for row, gathers in self._loops(each)
             )
-            own = self._name(each, self.letters(words, each["name"]), self.gathers(words, each["name"]))
+            own = self._name(each, self.loops_of(strategies, each["name"]), self.gathers(strategies, each["name"]))
             if able and own not in names:
                 return False
         return True

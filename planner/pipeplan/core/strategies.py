@@ -1,4 +1,4 @@
-"""Words: how the operators of a layer are split along each axis of a mesh of devices (see docs/meshes.md).
+"""Strategies: how the operators of a layer are split along each axis of a mesh of devices (see docs/meshes.md).
 
 The placements of a tensor has an entry for each axis of the mesh: the dimension that is split along it, `WHOLE` or
 `PARTIAL`. Axes that split one dimension are nested in the order of the mesh, the first one outside.
@@ -20,13 +20,13 @@ BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
 """How attention on parts of the tokens gets the keys of all: gathered, block by block, or of some heads in exchange for
 its tokens of the others."""
 
-STRATEGIES = {"2d": "wo", "2.5d": "rwo", "3d": "wio"}
+NAMED_STRATEGIES = {"2d": "wo", "2.5d": "rwo", "3d": "wio"}
 """By name how products of matrices are split along the axes of a mesh: by rows (r), by rows with weights that are
 gathered (w), by outputs (o), by inputs (i). Of 3-D products behind each other i and o are swapped in every second."""
 
 
-class Letter(NamedTuple):
-    """How an axis splits an operator.
+class AxisStrategy(NamedTuple):
+    """How an axis splits an operator: the entry of a strategy for it.
 
     Attributes
     ----------
@@ -42,18 +42,18 @@ class Letter(NamedTuple):
     by: str = ""
 
 
-Word = tuple[Letter, ...]
+Strategy = tuple[AxisStrategy, ...]
 
 
-def splits(word: Word) -> bool:
-    """Return whether a word splits its operator."""
-    return any(letter.loop != UNSPLIT for letter in word)
+def splits(strategy: Strategy) -> bool:
+    """Return whether a strategy splits its operator."""
+    return any(entry.loop != UNSPLIT for entry in strategy)
 
 
 class Signature(NamedTuple):
-    """The word of an operator, and the placements in which what it makes is held."""
+    """The strategy of an operator, and the placements in which what it makes is held."""
 
-    word: Word
+    strategy: Strategy
     held: Placements
 
 
@@ -70,7 +70,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayerWords:
+class LayerStrategies:
     """How a layer runs on a mesh.
 
     Attributes
@@ -97,7 +97,7 @@ class LayerWords:
     @property
     def splits_any(self) -> bool:
         """Whether any operator is split."""
-        return any(splits(word) for word, _ in self.operators.values())
+        return any(splits(strategy) for strategy, _ in self.operators.values())
 
     def __hash__(self) -> int:
         rows = self.operators, self.sums, self.copies
