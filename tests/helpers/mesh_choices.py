@@ -3,8 +3,8 @@
 import random
 
 from pipeplan.costs.sharding.copies import CopyState
+from pipeplan.costs.sharding.layer_redistributions import moves_again
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.relayouts import moves_again
 
 
 def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:

@@ -9,10 +9,10 @@ from pipeplan.core.operators import Operator
 from pipeplan.core.strategies import LayerStrategies, Placements, Strategy
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
+from pipeplan.costs.sharding.layer_redistributions import PlannedLayer, waits
 from pipeplan.costs.sharding.prices import class_axes, gather_order, weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.redistributions import way
-from pipeplan.costs.sharding.relayouts import PlannedLayer, waits
+from pipeplan.costs.sharding.redistributions import path
 from pipeplan.costs.sharding.strategies import ungathered
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -102,7 +102,7 @@ def _moved(
     if source == target or not size:
         return
     mesh = problem.mesh
-    found = way(source, target, size, mesh, tensor.parts)
+    found = path(source, target, size, mesh, tensor.parts)
     assert found is not None, f"{name} cannot be moved from {source} to {target}"
     for before, after in pairwise((source, *found)):
         (axis,) = (k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other)

@@ -67,7 +67,7 @@ def _strategies(own: LayerStrategies) -> Document:
         name: {
             "loops": tuple(entry.loop for entry in strategy),
             "gathers": tuple(entry.gathers for entry in strategy),
-            "ways": tuple(entry.by for entry in strategy),
+            "methods": tuple(entry.by for entry in strategy),
             "held": held,
         }
         for name, (strategy, held) in own.operators.items()

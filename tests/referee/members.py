@@ -71,7 +71,7 @@ class Member(Tensors):
     def _of_operator(self, operator: Document, strategies: Document) -> dict[str, int]:
         """What an operator adds to what a device has, by its strategies alone."""
         own = strategies["operators"][operator["name"]]
-        key = operator["name"], tuple(own["loops"]), tuple(own["gathers"]), tuple(own.get("ways") or ())
+        key = operator["name"], tuple(own["loops"]), tuple(own["gathers"]), tuple(own.get("methods") or ())
         if key not in self.known:
             self.known[key] = self._added(operator, strategies)
         return self.known[key]

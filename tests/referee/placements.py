@@ -151,7 +151,7 @@ class Tensors:
         """How attention gets keys along each axis that splits its tokens."""
         own = strategies["operators"][operator["name"]]
         axes = [k for k, loop in enumerate(own["loops"]) if loop == TOKEN] if operator.get("attention") else []
-        return {k: (own.get("ways") or {k: ""})[k] or "keys" for k in axes}
+        return {k: (own.get("methods") or {k: ""})[k] or "keys" for k in axes}
 
     def needs(self, strategies: Document, operator: Document, source: str) -> Placements:
         """The placements in which an operator needs a tensor: rows of masks whole where tokens become heads."""

@@ -53,7 +53,7 @@ class Strategies(Member):
         """The main strategies: of what splits weights, or sums more than few gradients; products on tokens; losses."""
         rows = ((each, strategies["operators"][each["name"]]) for each in self.operators)
         return frozenset(
-            (each["name"], own["loops"], own["ways"]) for each, own in rows if self._is_main(each, {*own["loops"]})
+            (each["name"], own["loops"], own["methods"]) for each, own in rows if self._is_main(each, {*own["loops"]})
         )
 
     def _is_main(self, operator: Document, loops: set[str]) -> bool:
@@ -182,7 +182,7 @@ class Strategies(Member):
             for held in product(*targets) if name in self.split else [self.end(name)]:
                 if name not in self.split or PART not in made or self.fits(name, held):
                     for ways in self._ways(operator, loops):
-                        yield {"loops": loops, "gathers": gathers, "ways": ways, "held": held}
+                        yield {"loops": loops, "gathers": gathers, "methods": ways, "held": held}
 
     def _sum_choices(self, name: str) -> set[Placements]:
         found = {self.whole} | ({self.end(name)} if name in self.inputs or name in self.returned else set())

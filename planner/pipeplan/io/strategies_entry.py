@@ -39,7 +39,7 @@ Entry = Annotated[int, Field(ge=0)] | None
 class OperatorEntry(Strict):
     """An operator: the loop that each axis splits, whether weights without it are gathered, and what it makes.
 
-    ``attention``: of attention on parts of the tokens, by which way.
+    ``attention``: of attention on parts of the tokens, by which method.
     """
 
     operator: str
@@ -53,8 +53,8 @@ class OperatorEntry(Strict):
         rows = self.loops, self.held, self.gathered or self.loops, self.attention or self.loops
         if len(set(map(len, rows))) > 1:
             raise ValueError("loops, gathered, attention and held have an entry for each axis of the mesh")
-        ways = zip(self.loops, self.attention, strict=bool(self.attention))
-        if any(by and loop != TOKEN for loop, by in ways):
+        methods = zip(self.loops, self.attention, strict=bool(self.attention))
+        if any(by and loop != TOKEN for loop, by in methods):
             raise ValueError(
                 f"attention is by keys, ring or heads along axes that split the loop {TOKEN!r}; elsewhere null"
             )
@@ -65,7 +65,7 @@ class OperatorEntry(Strict):
         """The strategy, and the placements."""
         none = (None,) * len(self.loops)
         rows = zip(self.loops, self.gathered or none, self.attention or none, strict=True)
-        strategy = tuple(AxisStrategy(loop or UNSPLIT, bool(gathers), _way(by)) for loop, gathers, by in rows)
+        strategy = tuple(AxisStrategy(loop or UNSPLIT, bool(gathers), _method(by)) for loop, gathers, by in rows)
         return Signature(strategy, _placements(self.held))
 
 
@@ -151,8 +151,8 @@ def _operator(name: str, signature: Signature) -> dict[str, Any]:
     return found | {"held": _entries(signature.held)}
 
 
-def _way(by: str | None) -> str:
-    """The way of attention; by keys is the one that is not named."""
+def _method(by: str | None) -> str:
+    """The method of attention; by keys is the one that is not named."""
     return "" if by in (None, BY_KEYS) else by
 
 

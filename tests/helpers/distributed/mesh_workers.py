@@ -29,7 +29,7 @@ from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.strategies import UNSPLIT, WHOLE, LayerStrategies, Placements, Strategy
-from pipeplan.costs.sharding.attention import way_of
+from pipeplan.costs.sharding.attention import method_of
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.named import NamedStrategy
@@ -88,20 +88,20 @@ def on_mesh(
     schedule: Schedule,
     seed: int,
     gathers: bool = True,
-    ways: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
     named: NamedStrategy | None = None,
     zero: int = 0,
     losses: tuple[bool, ...] = (),
 ) -> Case:
     """A plan of as many stages as the schedule has, on meshes of these sizes, with random strategies and placements.
 
-    With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
-    gets keys, whose tokens all of them split. ``named``: by which products of matrices are split, and samples.
-    ``zero``: the level of ZeRO. ``losses``: for each axis whether it splits the classes of the loss.
+    With it what is sent for a micro-batch, forward and backward, as it is priced. ``methods``: for each axis how
+    attention gets keys, whose tokens all of them split. ``named``: by which products of matrices are split, and
+    samples. ``zero``: the level of ZeRO. ``losses``: for each axis whether it splits the classes of the loss.
     """
     draw = random.Random(seed)
     module, names, held = blank_model(build)
-    strategies, sent, later = random_strategies(build, sizes, draw, gathers, ways, named=named, losses=losses)
+    strategies, sent, later = random_strategies(build, sizes, draw, gathers, methods, named=named, losses=losses)
     cuts = random_cuts(draw, len(names), schedule.stages)
     plan = plan_for(module, names, cuts, schedule, SAMPLES, held=held)
     return Case(replace(with_strategies(plan, strategies, sizes), zero=zero), sent, later)
@@ -119,7 +119,7 @@ def random_strategies(
     sizes: tuple[int, ...],
     draw: random.Random,
     gathers: bool = True,
-    ways: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
     samples: int = SAMPLES,
     named: NamedStrategy | None = None,
     losses: tuple[bool, ...] = (),
@@ -138,7 +138,7 @@ def random_strategies(
     strategies, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, named)
-        own, problem = _strategies(draw, program, sizes, (before, after), gathers, ways, samples, named, losses)
+        own, problem = _strategies(draw, program, sizes, (before, after), gathers, methods, samples, named, losses)
         strategies.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
@@ -177,7 +177,7 @@ def _strategies(
     sizes: tuple[int, ...],
     ends: tuple[Placements, Placements],
     gathers: bool,
-    ways: tuple[str, ...],
+    methods: tuple[str, ...],
     samples: int,
     named: NamedStrategy | None,
     losses: tuple[bool, ...],
@@ -209,9 +209,12 @@ def _strategies(
         if operator.name in graph.loss_names:
             each[[tuple(entry.loop != UNSPLIT for entry in strategy) != losses for strategy, _ in own]] = UNLIMITED
         each[[tied and any(entry.loop != UNSPLIT for entry in strategy) for strategy, _ in own]] = UNLIMITED
-        if ways and operator.attention is not None:
+        if methods and operator.attention is not None:
             each[
-                [tuple(entry.loop == TOKEN and way_of(entry) for entry in strategy) != ways for strategy, _ in own]
+                [
+                    tuple(entry.loop == TOKEN and method_of(entry) for entry in strategy) != methods
+                    for strategy, _ in own
+                ]
             ] = UNLIMITED
     first = np.eye(1, costs[0].shape[1], dtype=np.int64)
     found = frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)

@@ -43,14 +43,16 @@ def test_attention_has_three_ways() -> None:
     assert strategies(ATTENTION, (8,)) == tuple((entry,) for entry in by[:-1])
     assert strategies(ATTENTION, (4,), tokens=False) == tuple((entry,) for entry in by[:2])
     own = Rooflines(OperatorGraph((ATTENTION,), {INPUT: 60}), COST, 0, DeviceKind("unit"), None, 1)
-    ways = [split_attention(own, ATTENTION, (entry,), (4,)) for entry in (KEYS, RING, HEADS)]
+    methods = [split_attention(own, ATTENTION, (entry,), (4,)) for entry in (KEYS, RING, HEADS)]
     assert split_attention(own, ATTENTION, (AxisStrategy("head"),), (4,)) is None
     gather, scatter, turn = Exchange.GATHER, Exchange.SCATTER, Exchange.TURN
-    keys, ring, heads = ([(each.kind, each.size) for each in way.exchanges()] for way in ways if way is not None)
+    keys, ring, heads = (
+        [(each.kind, each.size) for each in method.exchanges()] for method in methods if method is not None
+    )
     assert keys == [(gather, 128), (gather, 128), (scatter, 128)]
     assert heads == [(turn, size) for size in (188, 60, 188, 120, 188)]
     assert not ring
-    assert [way.beside for way in ways if way is not None] == [256, 160, 124]
+    assert [method.beside for method in methods if method is not None] == [256, 160, 124]
 
 
 def test_a_ring_hides_what_it_sends() -> None:
@@ -91,8 +93,8 @@ def device(
     return LayerWays(problem, again=False).device(tuple((name, (entry,)) for name, entry in main.items()))
 
 
-@pytest.mark.parametrize("way", ["KEYS", "HEADS", "RING"])
-def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(way: str) -> None:
+@pytest.mark.parametrize("method", ["KEYS", "HEADS", "RING"])
+def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(method: str) -> None:
     """A weight's columns, which have no tokens: attention on tokens needs all, and is not bound to their loop.
 
     They are gathered forward, and once more in the backward.
@@ -102,7 +104,7 @@ def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(
     reads = replace(ATTENTION, reads={"wide": ("head",)})
     graph = OperatorGraph((wide, reads), {INPUT: 60})
     cost = replace(COST, forward=1600, backward=3200, input_gradient=1600, weight_gradient=1600, workspace=0)
-    own = {ATTENTION.name: {"KEYS": KEYS, "HEADS": HEADS, "RING": RING}[way]}
+    own = {ATTENTION.name: {"KEYS": KEYS, "HEADS": HEADS, "RING": RING}[method]}
     split, whole = (
         device(graph, cost, Link(10**9, 1), {"wide": AxisStrategy(loop)} | own if loop else own, (WHOLE,))
         for loop in ("f", "")

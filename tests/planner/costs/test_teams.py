@@ -19,7 +19,7 @@ from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
 from pipeplan.core.splits import Mix
 from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy
 from pipeplan.costs.sharding import ways
-from pipeplan.costs.sharding.exchanges import redistribution
+from pipeplan.costs.sharding.exchanges import redistribution_time
 from pipeplan.costs.sharding.layer_ways import LayerWays
 from pipeplan.costs.sharding.placements import made_placement, returned_placement
 from pipeplan.costs.sharding.problem import MeshProblem
@@ -54,7 +54,7 @@ def test_tokens_are_split_where_asked_for() -> None:
 def test_redistributions_send_what_rings_send() -> None:
     """Per member (T - 1) / T of the bytes for a gather or a scatter, twice that for an all-reduce."""
     link = Link(10**9, 0)
-    times = {(a, b): redistribution(a, b, 800, 4, link) for a, b in product((WHOLE, PARTIAL, 0, 1), repeat=2)}
+    times = {(a, b): redistribution_time(a, b, 800, 4, link) for a, b in product((WHOLE, PARTIAL, 0, 1), repeat=2)}
     assert times[PARTIAL, WHOLE] == 1200
     assert times[PARTIAL, 0] == times[0, WHOLE] == 600
     assert times[0, 1] == 150

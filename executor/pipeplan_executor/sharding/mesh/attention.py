@@ -55,37 +55,37 @@ def attention(
 
     args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
     options = options_of(arguments_of(call.operation, args, kwargs))
-    way = _Way(axes, strategy, options._replace(mask=None))
-    made: Tensor = _Attention.apply(*args[:_OPERANDS], options.mask, way)
+    method = _Method(axes, strategy, options._replace(mask=None))
+    made: Tensor = _Attention.apply(*args[:_OPERANDS], options.mask, method)
     return (made,)
 
 
 class _Attention(torch.autograd.Function):
-    """Attention in a way without its mask, which autograd keeps like the operands: as it is held."""
+    """Attention by a method without its mask, which autograd keeps like the operands: as it is held."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, way: "_Way") -> Tensor:
-        found = way.masked(mask).forward(query, key, value)
-        (made,) = way.to_tokens((found.made,))
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, method: "_Method") -> Tensor:
+        found = method.masked(mask).forward(query, key, value)
+        (made,) = method.to_tokens((found.made,))
         ctx.save_for_backward(query, key, value, made, found.sums, mask)
-        ctx.way = way
+        ctx.method = method
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *operands, made, sums, mask = ctx.saved_tensors
-        return *ctx.way.masked(mask).backward(gradient, operands, made, sums), None, None
+        return *ctx.method.masked(mask).backward(gradient, operands, made, sums), None, None
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Method:
     """How attention gets keys along the axes that split its tokens."""
 
     axes: MeshAxes
     strategy: Strategy
     options: Options
 
-    def masked(self, mask: Tensor | None) -> "_Way":
+    def masked(self, mask: Tensor | None) -> "_Method":
         """Return it with a mask."""
         return replace(self, options=self.options._replace(mask=mask))
 

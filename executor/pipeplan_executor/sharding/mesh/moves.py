@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import group_ranges
 from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
-from pipeplan.costs.sharding.redistributions import way
-from pipeplan.costs.sharding.relayouts import Relayout
+from pipeplan.costs.sharding.layer_redistributions import Redistribution
+from pipeplan.costs.sharding.redistributions import path
 from pipeplan.costs.sharding.shapes import Mesh
 
 _SENT = torch.ops._c10d_functional
@@ -85,7 +85,7 @@ def moved(part: Tensor, axes: MeshAxes, source: Placements, target: Placements, 
     if source == target:
         return part
     size = prod(shape.lengths) * part.element_size()
-    steps = way(source, target, size, axes.priced, shape.parts)
+    steps = path(source, target, size, axes.priced, shape.parts)
     if steps is None:
         raise ValueError(f"a tensor of {shape.lengths} in the placements {source} cannot get the placements {target}")
     for placements in steps:
@@ -171,12 +171,12 @@ class Move:
 
     Parameters
     ----------
-    how : Relayout
+    how : Redistribution
     shape : Shape
     axes : MeshAxes
     """
 
-    def __init__(self, how: Relayout, shape: Shape, axes: MeshAxes) -> None:
+    def __init__(self, how: Redistribution, shape: Shape, axes: MeshAxes) -> None:
         self.how, self._shape, self._axes = how, shape, axes
 
     def forward(self, part: Tensor) -> Tensor:

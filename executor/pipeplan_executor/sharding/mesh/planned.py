@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipeplan.core.operators import Operator
 from pipeplan.core.strategies import UNSPLIT, Placements, Strategy
-from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
+from pipeplan.costs.sharding.layer_redistributions import PlannedLayer, Redistribution
 from pipeplan.frontend.operators.program import Pieces, Program, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View
@@ -97,7 +97,7 @@ class PlannedCalls:
         self.making = cache(self._making)
         self.adds = cache(self._adds)
 
-    def move(self, name: str, how: Relayout) -> Move:
+    def move(self, name: str, how: Redistribution) -> Move:
         """Return a redistribution of a tensor."""
         return Move(how, self._shapes[name], self._axes)
 

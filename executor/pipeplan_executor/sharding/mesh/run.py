@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pipeplan.core.operators import INPUT, Operator
 from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements, Strategy, splits
+from pipeplan.costs.sharding.layer_redistributions import PlannedLayer, Redistribution
 from pipeplan.costs.sharding.prices import class_axes
-from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call
@@ -199,7 +199,7 @@ class _Run:
             return handle.constant
         given = self._given[name := handle.view.source.name]
         return handle.take(
-            self._calls.move(name, Relayout(given.placements, whole, whole, whole)).forward(given.part), whole
+            self._calls.move(name, Redistribution(given.placements, whole, whole, whole)).forward(given.part), whole
         )
 
     def _ends(self) -> list[Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.strategies import PARTIAL, UNSPLIT, WHOLE, Placements, Strategy
+from pipeplan.costs.sharding.layer_redistributions import PlannedLayer
 from pipeplan.costs.sharding.prices import gather_order
-from pipeplan.costs.sharding.relayouts import PlannedLayer
 from pipeplan.costs.sharding.strategies import gathered_along
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, plain

@@ -1,6 +1,7 @@
 """Attention on a mesh whose axes split tokens: how each device gets the keys that it needs, and what that takes.
 
-Each axis along which the entry of attention has the loop `TOKEN` has a way, in this order, the outermost axis first::
+Each axis along which the entry of attention has the loop `TOKEN` has a method, in this order, the outermost axis
+first::
 
     by ring     at most one axis: keys of its devices go round, block by block, while the block at hand is attended to
     by keys     keys and values are gathered, the innermost axis first
@@ -23,7 +24,7 @@ from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 
 ORDER = (BY_RING, BY_KEYS, BY_HEADS)
-"""Ways of axes that split tokens, the outermost first."""
+"""Methods of axes that split tokens, the outermost first."""
 
 
 def attention_strategies(operator: Operator) -> tuple[AxisStrategy, ...]:
@@ -33,19 +34,19 @@ def attention_strategies(operator: Operator) -> tuple[AxisStrategy, ...]:
     return AxisStrategy(TOKEN, by=BY_RING), AxisStrategy(TOKEN, by=BY_HEADS)
 
 
-def way_of(entry: AxisStrategy) -> str:
+def method_of(entry: AxisStrategy) -> str:
     """Return how an axis that splits tokens gets keys."""
     return entry.by or BY_KEYS
 
 
 def axes_by(strategy: Strategy, by: str) -> tuple[int, ...]:
-    """Return the axes that split tokens in a way."""
-    return tuple(axis for axis, entry in enumerate(strategy) if entry.loop == TOKEN and way_of(entry) == by)
+    """Return the axes that split tokens by a method."""
+    return tuple(axis for axis, entry in enumerate(strategy) if entry.loop == TOKEN and method_of(entry) == by)
 
 
 def attends(operator: Operator, strategy: Strategy, sizes: Sequence[int]) -> bool:
-    """Return whether attention can run by a strategy: ways in order, one ring, and heads for all that exchange them."""
-    ways = [way_of(entry) for entry in strategy if entry.loop == TOKEN]
+    """Return whether attention can run by a strategy: methods in order, one ring, heads for all that exchange them."""
+    methods = [method_of(entry) for entry in strategy if entry.loop == TOKEN]
     if operator.attention is None:
         return True
     heads = prod(
@@ -53,8 +54,8 @@ def attends(operator: Operator, strategy: Strategy, sizes: Sequence[int]) -> boo
         for n, entry in zip(sizes, strategy, strict=True)
         if (entry.by == BY_HEADS if entry.loop == TOKEN else entry.loop not in (UNSPLIT, SAMPLE))
     )
-    in_order = ways == sorted(ways, key=ORDER.index) and ways.count(BY_RING) < 2
-    return in_order and (BY_HEADS not in ways or operator.attention.heads % heads == 0)
+    in_order = methods == sorted(methods, key=ORDER.index) and methods.count(BY_RING) < 2
+    return in_order and (BY_HEADS not in methods or operator.attention.heads % heads == 0)
 
 
 class KeyExchange(NamedTuple):

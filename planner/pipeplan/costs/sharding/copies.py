@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
 from pipeplan.core.strategies import WHOLE, Placements
-from pipeplan.costs.sharding.relayouts import moves_again
+from pipeplan.costs.sharding.layer_redistributions import moves_again
 from pipeplan.costs.sharding.signatures import MeshSignatures
 
 Array = NDArray[np.int64]

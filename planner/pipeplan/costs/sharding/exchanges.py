@@ -52,7 +52,7 @@ def exchange(source: int, target: int) -> Exchange | None:
     return Exchange.GATHER if target == WHOLE else Exchange.TURN
 
 
-def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
+def redistribution_time(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
     """Return the nanoseconds in which a tensor of ``size`` bytes in all gets other placements; None if it cannot.
 
     What is whole becomes a part of a sum without sending: that of one member is the whole, of the others nothing.

@@ -25,6 +25,7 @@ from pipeplan.core.strategies import Copy, LayerStrategies, Placements, Signatur
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.copies import CopiedTensor, MeshCopies
 from pipeplan.costs.sharding.joined import SharedWeight
+from pipeplan.costs.sharding.layer_redistributions import copied_for_inputs, moves_again, waits
 from pipeplan.costs.sharding.prices import (
     FORWARD,
     INPUT_GRADIENT,
@@ -34,7 +35,6 @@ from pipeplan.costs.sharding.prices import (
     tied_costs,
 )
 from pipeplan.costs.sharding.redistributions import Redistributions
-from pipeplan.costs.sharding.relayouts import copied_for_inputs, moves_again, waits
 from pipeplan.costs.sharding.rooflines import PASSES
 from pipeplan.costs.sharding.signatures import Sum
 from pipeplan.costs.sharding.strategies import gradient, made, returned, share
@@ -276,7 +276,7 @@ def _added(one: Array, two: Array) -> Array:
 def _times(
     moves: Redistributions[int], sources: Sequence[Placements], targets: Sequence[Placements], coordinates: Array
 ) -> Array:
-    """Times between placements, in these coordinates; `UNLIMITED` where there is no way."""
+    """Times between placements, in these coordinates; `UNLIMITED` where there is no path."""
     rows, columns = list(dict.fromkeys(sources)), list(dict.fromkeys(targets))
     found = np.array([[_limited(moves.cost(a, b)) for b in columns] for a in rows], np.int64)
     row, column = {a: i for i, a in enumerate(rows)}, {b: i for i, b in enumerate(columns)}

@@ -95,28 +95,28 @@ def _lengths(problem: MeshProblem, operator: Operator, item: int) -> tuple[int, 
 
 
 @dataclass(frozen=True, order=True)
-class _Way:
+class _PathCost:
     """Nanoseconds of a redistribution, and numbers that a device receives."""
 
     time: int
     numbers: Fraction
 
-    def __add__(self, other: "_Way") -> "_Way":
-        return _Way(self.time + other.time, self.numbers + other.numbers)
+    def __add__(self, other: "_PathCost") -> "_PathCost":
+        return _PathCost(self.time + other.time, self.numbers + other.numbers)
 
 
 def _moved(problem: MeshProblem, name: str, source: Placements, target: Placements, item: int) -> Fraction:
-    """Numbers that a device receives on the fastest way of a tensor from placements to others."""
+    """Numbers that a device receives on the fastest path of a tensor from placements to others."""
     tensor, mesh = problem.tensors[name], problem.mesh
     clock = times(tensor.size, mesh.sizes, mesh.links, tensor.parts, mesh.sharing)
 
-    def price(axis: int, entry: int, other: int, others: int) -> _Way:
+    def price(axis: int, entry: int, other: int, others: int) -> _PathCost:
         numbers = received(tensor.size // item, mesh.sizes, Algorithm.RING, axis, entry, other, others)
-        return _Way(clock.price(axis, entry, other, others), numbers)
+        return _PathCost(clock.price(axis, entry, other, others), numbers)
 
-    def ways() -> Redistributions[_Way]:
-        return Redistributions(mesh.sizes, tensor.parts, price, _Way(0, Fraction(0)))
+    def redistributions() -> Redistributions[_PathCost]:
+        return Redistributions(mesh.sizes, tensor.parts, price, _PathCost(0, Fraction(0)))
 
-    found = problem.once(("ways", tensor.size, tensor.parts, item), ways).cost(source, target)
+    found = problem.once(("numbers", tensor.size, tensor.parts, item), redistributions).cost(source, target)
     assert found is not None, "a choice of a plan is possible"
     return found.numbers

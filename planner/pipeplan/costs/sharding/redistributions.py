@@ -19,7 +19,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
-from pipeplan.costs.sharding.exchanges import Exchange, exchange, redistribution
+from pipeplan.costs.sharding.exchanges import Exchange, exchange, redistribution_time
 from pipeplan.costs.sharding.shapes import Mesh
 
 
@@ -63,7 +63,7 @@ class Redistributions(Generic[Cost]):
     )
 
     def cost(self, source: Placements, target: Placements) -> Cost | None:
-        """Return the least cost from placements to others; None if there is no way.
+        """Return the least cost from placements to others; None if there is no path.
 
         What is whole along an axis is a part of a sum for nothing: one device has it.
         """
@@ -72,8 +72,8 @@ class Redistributions(Generic[Cost]):
             return None
         return self.nothing if source == sent else self.costs(source).get(sent)
 
-    def way(self, source: Placements, target: Placements) -> tuple[Placements, ...] | None:
-        """Return the placements on the cheapest way, the target included; None if there is none."""
+    def path(self, source: Placements, target: Placements) -> tuple[Placements, ...] | None:
+        """Return the placements on the cheapest path, the target included; None if there is none."""
         sent = _sent(source, target)
         if sent is None or self.cost(source, target) is None:
             return None
@@ -158,7 +158,7 @@ def times(
     def price(axis: int, source: int, target: int, others: int) -> int:
         key = axis, exchange(source, target), others
         if key not in known:
-            found = redistribution(
+            found = redistribution_time(
                 source, target, -(-size // others), sizes[axis], links[axis], *sharing[axis : axis + 1]
             )
             assert found is not None, "no step makes parts of a sum"
@@ -168,10 +168,10 @@ def times(
     return Redistributions(sizes, lengths, price, 0)
 
 
-def way(
+def path(
     source: Placements, target: Placements, size: int, mesh: Mesh, parts: tuple[int, ...]
 ) -> tuple[Placements, ...] | None:
-    """Return the placements on the fastest way, the target included; None if there is none.
+    """Return the placements on the fastest path, the target included; None if there is none.
 
     Parameters
     ----------
@@ -182,4 +182,4 @@ def way(
     parts : tuple of int
         Parts of each of the tensor's dimensions.
     """
-    return times(size, mesh.sizes, mesh.links, parts, mesh.sharing).way(source, target)
+    return times(size, mesh.sizes, mesh.links, parts, mesh.sharing).path(source, target)

@@ -1,4 +1,4 @@
-"""Attention on meshes whose axes split its tokens: which ways there are, and what each takes."""
+"""Attention on meshes whose axes split its tokens: which methods there are, and what each takes."""
 
 from dataclasses import replace
 

@@ -38,7 +38,7 @@ def loops(strategies: LayerStrategies | None) -> dict[str, str]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_words_split_is_enough_to_find_them(seed: int) -> None:
-    """From weights, ends and ways of attention strategies follow that split exactly these, and take no more time."""
+    """From weights, ends and methods of attention strategies follow that split exactly these, and take no more time."""
     draw = random.Random(seed)
     graph = draw.choice((pair(), block(), attention_block(8, 8, draw.random() < 0.5)))
     cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
@@ -92,16 +92,16 @@ def test_columns_and_rows_are_megatrons() -> None:
     assert (split.input, split.output) == ((0,), (0,))
 
 
-@pytest.mark.parametrize("way", [BY_KEYS, BY_RING, BY_HEADS])
-def test_attention_and_products_run_on_tokens_where_it_is_said(way: str) -> None:
+@pytest.mark.parametrize("method", [BY_KEYS, BY_RING, BY_HEADS])
+def test_attention_and_products_run_on_tokens_where_it_is_said(method: str) -> None:
     """Attention in the given way, and the products that are named; others gather all tokens."""
     graph = attention_block(8, 8)
-    given = GivenSplit({}, frozenset({"query.weight", "out.weight"}), {0: way}, True, True)
+    given = GivenSplit({}, frozenset({"query.weight", "out.weight"}), {0: method}, True, True)
     strategies = found(graph, given)
     assert strategies is not None
     of = loops(strategies)
     assert [of[name] for name in ("query", "attention", "out", "key", "value")] == [TOKEN] * 3 + [""] * 2
-    assert (strategies.operators["attention"].strategy[0].by or BY_KEYS) == way
+    assert (strategies.operators["attention"].strategy[0].by or BY_KEYS) == method
 
 
 @pytest.mark.parametrize(

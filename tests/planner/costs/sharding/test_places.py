@@ -10,7 +10,7 @@ from helpers.operators import perceptrons
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
-from pipeplan.costs.sharding.exchanges import redistribution
+from pipeplan.costs.sharding.exchanges import redistribution_time
 from pipeplan.costs.sharding.places import Place, places, team_cluster
 from pipeplan.costs.sharding.question import team_questions
 from pipeplan.costs.sharding.shapes import mesh_on
@@ -67,8 +67,8 @@ def test_teams_over_unlike_links_are_alike() -> None:
 def test_members_that_send_to_all_others_share_a_card() -> None:
     """From axis to axis two members of a node send at once; a ring passes each card once."""
     size, link = 1600, Link(10**9, 5)
-    assert redistribution(0, 1, size, 4, link, sharing=2) == 3 * (5 + 2 * 100)
-    assert redistribution(0, -1, size, 4, link, sharing=2) == 3 * (5 + 400)
+    assert redistribution_time(0, 1, size, 4, link, sharing=2) == 3 * (5 + 2 * 100)
+    assert redistribution_time(0, -1, size, 4, link, sharing=2) == 3 * (5 + 400)
 
 
 def test_teams_without_room_are_refused_with_those_that_fit() -> None:

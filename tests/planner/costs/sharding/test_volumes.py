@@ -10,7 +10,7 @@ import pytest
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy, Placements
-from pipeplan.costs.sharding.exchanges import redistribution
+from pipeplan.costs.sharding.exchanges import redistribution_time
 from pipeplan.costs.sharding.lower_bound import accessed
 from pipeplan.costs.sharding.named import (
     columns,
@@ -144,7 +144,7 @@ def test_one_axis_redistributes_as_teams_do() -> None:
     link = Link(10**9, 50)
     found = times(960, (4,), (link,), (4, 4))
     for source, target in product((WHOLE, PARTIAL, 0, 1), repeat=2):
-        assert found.cost((source,), (target,)) == redistribution(source, target, 960, 4, link)
+        assert found.cost((source,), (target,)) == redistribution_time(source, target, 960, 4, link)
 
 
 def test_redistributions_leave_each_device_its_part() -> None:
@@ -157,13 +157,13 @@ def test_redistributions_leave_each_device_its_part() -> None:
     assert own.cost((WHOLE, WHOLE), (PARTIAL, WHOLE)) == 0
     assert own.cost((0, WHOLE), (WHOLE, PARTIAL)) == 1
     assert own.cost((0, WHOLE), (PARTIAL, WHOLE)) is None
-    assert own.way((0, WHOLE), (WHOLE, PARTIAL)) == ((WHOLE, WHOLE), (WHOLE, PARTIAL))
-    assert own.way((WHOLE, WHOLE), (PARTIAL, PARTIAL)) == ((PARTIAL, WHOLE), (PARTIAL, PARTIAL))
-    assert own.way((0, WHOLE), (PARTIAL, WHOLE)) is None
+    assert own.path((0, WHOLE), (WHOLE, PARTIAL)) == ((WHOLE, WHOLE), (WHOLE, PARTIAL))
+    assert own.path((WHOLE, WHOLE), (PARTIAL, PARTIAL)) == ((PARTIAL, WHOLE), (PARTIAL, PARTIAL))
+    assert own.path((0, WHOLE), (PARTIAL, WHOLE)) is None
 
 
 def test_steps_move_what_devices_have() -> None:
-    """Of random redistributions, the elements that each device lacks are at most what the cheapest way receives."""
+    """Of random redistributions, the elements that each device lacks are at most what the cheapest path receives."""
     draw, sizes, length = random.Random(5), (2, 3, 2), 12
 
     def price(axis: int, source: int, target: int, others: int) -> Fraction:

@@ -10,7 +10,7 @@ from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.strategies import gradient, made, needed, returned
 
 
-class Relayout(NamedTuple):
+class Redistribution(NamedTuple):
     """A tensor's redistribution, and that of its gradient on the way back.
 
     Attributes
@@ -118,10 +118,10 @@ class PlannedLayer:
         copy = self.copies.get(source)
         return None if copy is None or operator.name not in copy.readers else copy.placements
 
-    def copying(self, source: str) -> Relayout | None:
+    def copying(self, source: str) -> Redistribution | None:
         """Return how the copy of a tensor is made; None if it has none."""
         copy, held = self.copies.get(source), self.held(source)
-        return None if copy is None else Relayout(held, copy.placements, held, held)
+        return None if copy is None else Redistribution(held, copy.placements, held, held)
 
     def copied_for_inputs(self, source: str) -> bool:
         """Return whether the copy of a tensor, if a backward makes it again, is made for the input gradient."""
@@ -131,33 +131,33 @@ class PlannedLayer:
         """Return whether an operator moves in the backward again what it reads: with weights, or as attention."""
         return moves_again(self.graph, operator)
 
-    def reading(self, operator: Operator, source: str) -> Relayout:
+    def reading(self, operator: Operator, source: str) -> Redistribution:
         """Return how an operator gets what it reads: from what is held, or from the copy."""
         strategy, copy = self.signature(operator).strategy, self.copy(source, operator)
-        return Relayout(
+        return Redistribution(
             self.held(source) if copy is None else copy,
             needed(operator, strategy, source, source in self.graph.without_gradient),
             returned(operator, strategy, source),
             self.goal(source),
         )
 
-    def making(self, operator: Operator) -> Relayout:
+    def making(self, operator: Operator) -> Redistribution:
         """Return how what an operator makes gets the placements in which it is held."""
         strategy, held = self.signature(operator)
-        return Relayout(made(operator, strategy), held, self.goal(operator.name), gradient(operator, strategy))
+        return Redistribution(made(operator, strategy), held, self.goal(operator.name), gradient(operator, strategy))
 
-    def entering(self, name: str) -> Relayout:
+    def entering(self, name: str) -> Redistribution:
         """Return how the gradient of an input leaves the layer."""
         end = self.end(name)
-        return Relayout(end, end, self.goal(name), end)
+        return Redistribution(end, end, self.goal(name), end)
 
-    def for_loss(self, name: str) -> Relayout:
+    def for_loss(self, name: str) -> Redistribution:
         """Return how the loss gets what the layer makes for it: the logits as its first operator needs them."""
         first = self.operators[self.graph.loss_name]
         target = needed(first, self.signature(first).strategy, name) if name in first.reads else self._whole
-        return Relayout(self.held(name), target, target, self.goal(name))
+        return Redistribution(self.held(name), target, target, self.goal(name))
 
-    def leaving(self, name: str) -> Relayout:
+    def leaving(self, name: str) -> Redistribution:
         """Return how an output leaves the layer."""
         end = self.held(name)
-        return Relayout(end, end, end, self.goal(name))
+        return Redistribution(end, end, end, self.goal(name))
