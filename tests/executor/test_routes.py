@@ -58,7 +58,7 @@ def test_uniform_teams_send_to_their_counterparts() -> None:
 def test_processes_say_how_many_they_are(sizes: tuple[int, ...], said: str) -> None:
     """Of all ranks once, or of each."""
     processes = Processes(sizes)
-    assert processes.in_words() == said
+    assert processes.as_text() == said
     assert [processes.place(process)[0] for process in range(processes.count)] == [
         rank for rank, size in enumerate(sizes) for _ in range(size)
     ]

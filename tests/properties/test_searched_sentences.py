@@ -22,7 +22,7 @@ def numbers(text: str) -> set[int]:
 def contradictions(result: Result) -> Iterator[str]:
     """What the sentences say that the plan is not."""
     plan, found = result.plan, result.searched
-    text = " ".join(found.in_words().split())
+    text = " ".join(found.as_text().split())
     widths = [stage.replicas for stage in plan.stages]
     if found.answer:
         beside = f"({'1 stage' if len(widths) == 1 else f'{len(widths)} stages'}, "

@@ -119,7 +119,7 @@ def _plausible(processes: int, timeout: float) -> "Measured":
     )
 
 
-def in_words(cluster: Cluster) -> str:
+def as_text(cluster: Cluster) -> str:
     """Describe the result of `describe_machine`."""
     kind, link = cluster.devices[0].kind, cluster.nodes[0].link
     return (

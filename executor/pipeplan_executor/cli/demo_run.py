@@ -20,7 +20,7 @@ from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import ranked
 from pipeplan_executor.calibrate import calibrated, observed, predict, repriced
 from pipeplan_executor.calibrate.engine import NOTABLE, engine_work
-from pipeplan_executor.calibrate.machine import describe_machine, in_words
+from pipeplan_executor.calibrate.machine import describe_machine, as_text
 from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
 from pipeplan_executor.train.runner import run
 from pipeplan_executor.train.verdict import check_verdict
@@ -39,7 +39,7 @@ def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) ->
     _title(f"This machine as {PROCESSES} worker processes")
     cluster = describe_machine(PROCESSES)
     write_cluster(cluster, folder / "cluster.yaml")
-    print(in_words(cluster))
+    print(as_text(cluster))
     for name in names:
         _one(name, cluster, folder, batch, steps)
     print(f"\nModels, cluster, plans, pictures and traces lie in {folder}/; open a trace at ui.perfetto.dev.")

@@ -16,12 +16,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Measure the machine and write the cluster."""
     from pipeplan.io.cluster_file import write_cluster
-    from pipeplan_executor.calibrate.machine import describe_machine, in_words
+    from pipeplan_executor.calibrate.machine import describe_machine, as_text
 
     try_outputs(options, files=("output",))
     cluster = describe_machine(options.processes, options.timeout)
     write_cluster(cluster, Path(options.output))
-    show(f"{in_words(cluster)}; written to {options.output}", options, "output")
+    show(f"{as_text(cluster)}; written to {options.output}", options, "output")
     return 0
 
 

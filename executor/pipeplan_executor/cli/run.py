@@ -49,7 +49,7 @@ def run(options: Namespace) -> int:
     from pipeplan.core.plan import Plan
     from pipeplan_executor.calibrate.engine import engine_work
     from pipeplan_executor.processes.devices import choose
-    from pipeplan_executor.train.report import ranks_in_words, write_pictures
+    from pipeplan_executor.train.report import ranks_text, write_pictures
     from pipeplan_executor.train.verdict import check_verdict
 
     if is_first():
@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first():
-        ranks = ranks_in_words(plan, options.tensor_parallel or 1)
+        ranks = ranks_text(plan, options.tensor_parallel or 1)
         print(f"running {plan.model}: {ranks}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
         options,

@@ -63,7 +63,7 @@ class Processes:
         rank = next(rank for rank in range(len(self.sizes)) if process < self._firsts[rank + 1])
         return rank, process - self._firsts[rank]
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """``' of 2 processes'``, ``' of 2, 1 and 1 processes'``; nothing if each rank is one process."""
         if set(self.sizes) <= {1}:
             return ""
@@ -76,6 +76,6 @@ def check_world(plan: Plan, world: int, processes: Processes) -> None:
     if world != processes.count:
         devices = world if plan.team > 1 else world // max(processes.sizes) or 1
         raise PlanError(
-            f"the plan has {len(plan.ranks)} ranks{processes.in_words()}, but {world} processes were started; start "
+            f"the plan has {len(plan.ranks)} ranks{processes.as_text()}, but {world} processes were started; start "
             f"{processes.count} (torchrun --nproc-per-node {processes.count}), or solve for {devices} devices"
         )

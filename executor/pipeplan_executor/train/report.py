@@ -155,9 +155,9 @@ def _timeline(everyone: Sequence[Seen], number: int, zeros: Sequence[int]) -> Ti
     return Timeline(tuple(sorted(spans, key=lambda span: span.start)), (), (empty,) * len(everyone), ())
 
 
-def ranks_in_words(plan: Plan, tensor_parallel: int = 1) -> str:
+def ranks_text(plan: Plan, tensor_parallel: int = 1) -> str:
     """Return ``'4 ranks of 2 processes'``; of one process each: ``'4 ranks'``."""
-    return f"{len(plan.ranks)} ranks{Processes.of(plan, tensor_parallel).in_words()}"
+    return f"{len(plan.ranks)} ranks{Processes.of(plan, tensor_parallel).as_text()}"
 
 
 def predicted_peak(plan: Plan, rank: int) -> int:

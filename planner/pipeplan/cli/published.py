@@ -36,14 +36,14 @@ def run_published(options: Namespace) -> int:
     """
     from pipeplan.cli.progress import solving
     from pipeplan.cli.questions import limits
-    from pipeplan.core.choices import word
+    from pipeplan.core.choices import member
     from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
     from pipeplan.core.job import Objective
     from pipeplan.core.options import asked_limits
     from pipeplan_formulations import graph
     from pipeplan_formulations.common.report import Status
 
-    if word(options.objective, "objective", Objective) is Objective.PERIOD:
+    if member(options.objective, "objective", Objective) is Objective.PERIOD:
         raise InputError("the published rules have loads and no steps; leave out --objective period")
     case, checked = read_published(options), asked_limits(**limits(options))
     backend = "auto" if options.backend == "cpsat" else options.backend
@@ -63,7 +63,7 @@ def run_published(options: Namespace) -> int:
     if report.solution is None:
         raise PipeplanError(f"nothing was found before the search was stopped ({report.stop}); give it more time")
     answer = as_json(case, report, report.solution)
-    print(json.dumps(answer, indent=2) if options.json else in_words(case, answer))
+    print(json.dumps(answer, indent=2) if options.json else as_text(case, answer))
     return 0
 
 
@@ -149,7 +149,7 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
     return list(zip(stage.groups, stage.variants, strict=True)) if len(case.variants) > 1 else []
 
 
-def in_words(case: "Published", answer: dict[str, Any]) -> str:
+def as_text(case: "Published", answer: dict[str, Any]) -> str:
     """The answer as text."""
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.core.wording import counted, ranges, wrapped

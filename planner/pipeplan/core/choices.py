@@ -19,19 +19,19 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
 from pipeplan.core.wording import hint
 
-Word = TypeVar("Word", bound=StrEnum)
+Member = TypeVar("Member", bound=StrEnum)
 
 _NUMBERS = re.compile(r"-?[0-9]{1,30}(,-?[0-9]{1,30})*")
 
 
-def word(value: Any, name: str, words: type[Word]) -> Word:
-    """Return the member of an enumeration that a word names."""
-    return words(known(value, name, [each.value for each in words]))
+def member(value: Any, name: str, members: type[Member]) -> Member:
+    """Return the member of an enumeration that a value names."""
+    return members(known(value, name, [each.value for each in members]))
 
 
-def known(value: Any, name: str, words: Iterable[str]) -> str:
-    """Return a word that must be one of the known ones; the error names those like it."""
-    choices = tuple(words)
+def known(value: Any, name: str, choices: Iterable[str]) -> str:
+    """Return a text that must be one of the known ones; the error names those like it."""
+    choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         hinted = hint(value, choices) if isinstance(value, str) else ""
         raise InputError(f"{name} {shown(value)} is not known; choose from {', '.join(choices)}{hinted}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from pipeplan.core.choices import word
+from pipeplan.core.choices import member
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import LARGEST, MOST_DEVICES, plain, real, whole
 from pipeplan.core.parts import each_a, mapping, printable, switch
@@ -249,7 +249,7 @@ class Cluster(Tabular):
             each_a((kind,), DeviceKind, what + "kinds")
         each_a(self.nodes, Node, what + "nodes")
         each_a(() if self.network is None else (self.network,), Link, what + "network")
-        object.__setattr__(self, "overlap", word(self.overlap, what + "overlap", Overlap))
+        object.__setattr__(self, "overlap", member(self.overlap, what + "overlap", Overlap))
         each_a(self.notes, str, what + "notes")
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 
-from pipeplan.core.choices import groups, known, names, numbers, pins, word
+from pipeplan.core.choices import groups, known, names, numbers, pins, member
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
@@ -184,8 +184,8 @@ class Job:
     intra_layer: bool = False
 
     def __post_init__(self) -> None:
-        for name, words in (("objective", Objective), ("recompute", Recompute), ("order", Order)):
-            self._set(name, word(getattr(self, name), name, words))
+        for name, members in (("objective", Objective), ("recompute", Recompute), ("order", Order)):
+            self._set(name, member(getattr(self, name), name, members))
         self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
         if isinstance(self.memory, str):
             self._set("memory", parse_bytes(self.memory))

@@ -86,7 +86,7 @@ class Robust:
         return max(SAMPLES, self.least_samples) if self.samples is None else self.samples
 
     @property
-    def words(self) -> str:
+    def statistic(self) -> str:
         """Name of the statistic: ``'mean'`` or ``'quantile 0.95'``."""
         return "mean" if self.quantile is None else f"quantile {self.quantile:g}"
 

@@ -2,7 +2,7 @@
 
 ::
 
-    Space ──▶ pipeplan.search.scope ──▶ Searched ──▶ in_words()     "1 to 4 stages of contiguous layers; …"
+    Space ──▶ pipeplan.search.scope ──▶ Searched ──▶ as_text()     "1 to 4 stages of contiguous layers; …"
                                      └──────▶ not_searched   "several stages per device": only where it is true
 """
 
@@ -163,7 +163,7 @@ class Searched:
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Describe the searched space in one sentence without its full stop."""
         stages = "1 stage" if self.depths == "1" else f"{self.depths} stages"
         shared = self.replicas if self.replicas == ALONE else f"{self.widths} {self.replicas}"
@@ -272,7 +272,7 @@ class Searched:
     def lines(self) -> list[str]:
         """Return wrapped lines on the searched space and on what lies outside it."""
         return [
-            *wrapped(f"searched (the bound holds for these plans): {self.in_words()}"),
+            *wrapped(f"searched (the bound holds for these plans): {self.as_text()}"),
             *wrapped(f"not searched (may be faster): {'; '.join(self.not_searched)}"),
         ]
 

@@ -48,7 +48,7 @@ class Source:
         return self.how == "analytic" or bool(self.extrapolated) or self.speed != 1.0
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Text like ``'measured 2026-11-20 on Tesla V100, interpolated for micro-batches of 3'``."""
         parts = [self.origin]
         if self.speed != 1.0:
@@ -91,7 +91,7 @@ class Costs:
 
     def lines(self) -> list[str]:
         """Return the lines of text of an answer: the sources, and the optimiser if it was assumed."""
-        lines = [f"costs: {self.in_words()}", *(line for line in (self.assumed, self.kept) if line)]
+        lines = [f"costs: {self.as_text()}", *(line for line in (self.assumed, self.kept) if line)]
         if self.uncounted:
             lines.append(
                 f"too short: times of {self._layers()}, as nothing is counted for some of their operations (uncounted "
@@ -103,24 +103,24 @@ class Costs:
         """Return text like ``'layers moe.0, moe.1'``."""
         return f"layer{'s' * (len(self.uncounted) > 1)} {some(self.uncounted, 4)}"
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return one line of text; kinds with costs of the same source are listed together."""
-        words: dict[str, list[str]] = {}
+        by_text: dict[str, list[str]] = {}
         for source in self.sources:
-            words.setdefault(source.words, []).append(source.device)
+            by_text.setdefault(source.text, []).append(source.device)
         texts = []
-        for text, names in words.items():
+        for text, names in by_text.items():
             kinds = " and ".join(names)
             if text.startswith(ROOFLINE):
                 texts.append(f"{text} of {kinds}")
             else:
-                texts.append(text if len(words) == 1 else f"{kinds}: {text}")
+                texts.append(text if len(by_text) == 1 else f"{kinds}: {text}")
         return "; ".join([*texts, *(["transfers as the cluster states its links"] if self.links else [])])
 
     def as_json(self) -> dict[str, object]:
         """Return plain data."""
         return {
-            "in_words": self.in_words(),
+            "in_words": self.as_text(),
             "estimated": self.estimated,
             "assumed": self.assumed,
             "kept": self.kept,

@@ -11,8 +11,8 @@ from pipeplan.schedules.building_block import Strides, building_block, repeated
 from pipeplan.schedules.placed import Order, PlacedFamily, vee
 
 
-def spell(word: Iterable[str], device: int, devices: int, micro_batches: int) -> Iterator[Action]:
-    """Expand a word of action letters, without micro-batches, to a device's list.
+def spell(letters: Iterable[str], device: int, devices: int, micro_batches: int) -> Iterator[Action]:
+    """Expand letters of actions, without micro-batches, to a device's list.
 
     ::
 
@@ -24,12 +24,12 @@ def spell(word: Iterable[str], device: int, devices: int, micro_batches: int) ->
     backward, and a W belongs to the earliest I that still lacks one.
 
     Actions of micro-batches beyond ``micro_batches`` are omitted. Lists without deadlock stay without deadlock when
-    micro-batches are omitted, so the word of a longer step may be given.
+    micro-batches are omitted, so those of a longer step may be given.
     """
     forwards: Counter[int] = Counter()
     backwards: Counter[int] = Counter()
     lacking: dict[int, deque[int]] = defaultdict(deque)
-    for letter in word:
+    for letter in letters:
         kind, stage = Kind(letter.upper()), device if letter.islower() else 2 * devices - 1 - device
         if kind is Kind.WEIGHT_GRADIENT:
             micro_batch = lacking[stage].popleft()
@@ -56,7 +56,7 @@ def _zb_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]
     2 p stage activations, as many as 1F1B's first device. With equal stages, F = I = W = 1 and free links no device
     waits between its first action and its last for m ≥ 2 p − 1, and a step takes 6 m + p − 1.
 
-    The word of device d of p: f until the first F can run, f and F in turn until the first I can, F I W until the first
+    Device d of p: f until the first F can run, f and F in turn until the first I can, F I W until the first
     i can, and f i w F I W in turn. After the last f it is i w F I W, and at the end the delayed weight gradients. A
     step of fewer than 2 p − 1 micro-batches is that of 2 p − 1 without the others.
     """

@@ -191,7 +191,7 @@ def explain_infeasible(spaces: Spaces, found: "tuple[int, Candidate] | None") ->
     space = spaces.lowest
     if found is None:
         return f"No plan fits: {_none_at_all(space, spaces.job)}."
-    reach = "\n".join(wrapped(f"searched: {searched(spaces).in_words()}"))
+    reach = "\n".join(wrapped(f"searched: {searched(spaces).as_text()}"))
     least, easiest = found
     limits = sorted({device_limit(device.kind, space.job) for device in space.cluster.devices})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)

@@ -48,7 +48,7 @@ class Compared(Protocol):
     def reason(self) -> str:
         """The reason why another plan than the nominal best is chosen; empty if that one is."""
 
-    def in_words(self) -> list[str]:
+    def as_text(self) -> list[str]:
         """Lines of text."""
 
     def as_json(self) -> dict[str, object]:
@@ -119,14 +119,14 @@ class Result(Tabular):
         return self.plan.table()
 
     def __str__(self) -> str:
-        return in_words(self)
+        return as_text(self)
 
     def as_json(self) -> dict[str, object]:
         """The object that ``pipeplan solve --json`` prints. Times are seconds."""
         return as_json(self)
 
 
-def in_words(result: Result) -> str:
+def as_text(result: Result) -> str:
     """The text that ``pipeplan solve`` prints."""
     plan = result.plan
     lines = [
@@ -138,11 +138,11 @@ def in_words(result: Result) -> str:
         *_stages(plan),
         *_shared_weights(plan),
         *([] if result.irregular is None else [result.irregular.line(result.value, result.bound)]),
-        *(line for note in result.whole.in_words() for line in wrapped(note)),
+        *(line for note in result.whole.as_text() for line in wrapped(note)),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
     if result.robust is not None:
-        lines += result.robust.in_words()
+        lines += result.robust.as_text()
     elif others:
         lines.append("next best plans found:")
         lines += [f"  {format_time(value):>10}  {_more(value, result.value)}  {label}" for label, value in others]

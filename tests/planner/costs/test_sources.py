@@ -53,16 +53,16 @@ def test_sizes_without_a_profile_are_named(
     costs = sources(profiled("measured", "box", 1, 2, 4), equal_devices(2), sizes)
     (source,) = costs.sources
     assert (source.interpolated, source.extrapolated, costs.estimated) == (interpolated, extrapolated, estimated)
-    assert ("interpolated for micro-batches of 3" in costs.in_words()) is bool(interpolated)
-    assert ("extrapolated for micro-batches of 8" in costs.in_words()) is bool(extrapolated)
+    assert ("interpolated for micro-batches of 3" in costs.as_text()) is bool(interpolated)
+    assert ("extrapolated for micro-batches of 8" in costs.as_text()) is bool(extrapolated)
     assert (costs.name == "measurements") is not (bool(interpolated) or estimated)
 
 
 def test_every_kind_is_told_apart() -> None:
     """A kind that is taken as so many times as fast as another is no measurement; kinds of one sort stand together."""
     costs = sources(profiled("measured", "box"), two_kinds_of_device(), (1,))
-    assert "unit: measured" in costs.in_words()
-    assert "slow: measured 2026-11-20 on box (torch 2.13.0), taken as 0.5 times as fast" in costs.in_words()
+    assert "unit: measured" in costs.as_text()
+    assert "slow: measured 2026-11-20 on box (torch 2.13.0), taken as 0.5 times as fast" in costs.as_text()
     assert costs.name == "estimates"
     both = sources(load_model("gnmt-8"), load_cluster("4-v100-4-p100"), (1,))
-    assert "of the peaks of v100-16gb and p100" in both.in_words()
+    assert "of the peaks of v100-16gb and p100" in both.as_text()

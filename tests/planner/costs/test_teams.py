@@ -163,7 +163,7 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: Path) -> None:
     found = solve(model, cluster, 4, teams=(1, 2, 4), optimizer="adam", workers=1)
     assert found.value == found.bound == min(each.value for each in alone)
     assert f"teams of {found.plan.team}" in str(found) or found.plan.team == 1
-    assert "teams of 1 and 2 and 4 devices" in found.searched.in_words()
+    assert "teams of 1 and 2 and 4 devices" in found.searched.as_text()
     assert any("meshes inside a node" in each for each in found.searched.not_searched)
     assert any("sequence parallelism" in each for each in found.searched.not_searched)
     assert [each.plan.team for each in alone] == [1, 2, 4]
@@ -355,7 +355,7 @@ def test_stages_have_teams_of_unlike_sizes() -> None:
     alike, unlike = (solve(model, cluster, 4, unlike_teams=wanted, **asked) for wanted in (False, True))
     assert set(unlike.plan.teams) == {1, 2} and set(alike.plan.teams) == {1}
     assert unlike.value == unlike.bound < alike.value
-    assert "teams of unlike sizes" in unlike.searched.in_words()
+    assert "teams of unlike sizes" in unlike.searched.as_text()
     assert any("--unlike-teams" in each for each in alike.searched.not_searched)
     assert not {UNLIKE_TIES, UNLIKE_MESHES, UNLIKE_TEAMS} & set(unlike.searched.not_searched)
 

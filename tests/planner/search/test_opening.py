@@ -47,6 +47,6 @@ def test_sizes_without_room_are_left_out_with_a_word() -> None:
     found = solve(perceptrons(), CLUSTER, 4, teams=(1, 2, 8), workers=1)
     without = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
     assert (found.value, found.bound) == (without.value, without.bound)
-    assert words in found.searched.in_words() and words not in without.searched.in_words()
+    assert words in found.searched.as_text() and words not in without.searched.as_text()
     with pytest.raises(InputError, match=r"no node of .* has 8 devices"):
         solve(perceptrons(), CLUSTER, 4, teams=(1, 8), workers=1)

@@ -123,14 +123,14 @@ def test_a_graph_cut_along_downsets_is_not_called_contiguous() -> None:
     """Where stages take any layers that read from no later stage, the answer says so, without a listed order."""
     found = searched_for(SKIP, equal_devices(4), Job(4, objective="bottleneck"))  # type: ignore[arg-type]
     assert found.partitions == searched.DOWNSETS
-    assert "contiguous" not in found.in_words()
+    assert "contiguous" not in found.as_text()
     assert searched_for(SKIP, equal_devices(4), Job(4)).partitions == searched.CONTIGUOUS
 
 
 def test_options_that_narrow_the_space_are_named() -> None:
     """Depths, replicas, numbers of micro-batches and layer constraints appear in the sentence."""
     job = Job(4, depths=(2,), replicas=(1,), micro_batches=(4,), pin=(("l0", "d0"),), together=(("l1", "l2"),))
-    words = searched_for(CHAIN, equal_devices(4), job).in_words()
+    words = searched_for(CHAIN, equal_devices(4), job).as_text()
     assert words.startswith("2 stages of")
     assert searched.ALONE in words
     assert "micro-batches of 1;" in words
@@ -180,9 +180,9 @@ def test_an_answer_outside_of_what_is_listed_says_so() -> None:
     model = model_of([20, 20], parameters=[8, 8])
     found = solve(model, unlike, batch=4, time_limit=10)
     widths = [stage.replicas for stage in found.plan.stages]
-    assert widths == [2] and "one device per stage" in found.searched.in_words()
+    assert widths == [2] and "one device per stage" in found.searched.as_text()
     assert "beside these the answer's plan, which a heuristic placed otherwise (1 stage, 2 devices" in (
-        found.searched.in_words()
+        found.searched.as_text()
     )
     assert searched.UNLIKE_NODES in found.searched.not_searched
     alone = solve(model, unlike, batch=4, replicas=1, time_limit=10)

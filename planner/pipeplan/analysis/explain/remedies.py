@@ -91,7 +91,7 @@ class Remedies:
         )
         verdict = proved if self.proved else not_proved
         helpful_first = sorted(self.remedies, key=lambda remedy: [True, None, False].index(remedy.fits))
-        reach = wrapped(f"searched: {self.searched.in_words()}")
+        reach = wrapped(f"searched: {self.searched.as_text()}")
         return "\n".join([verdict, *(f"  {remedy}" for remedy in helpful_first), *reach])
 
     def as_json(self) -> dict[str, object]:

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 
-from pipeplan.core.choices import word
+from pipeplan.core.choices import member
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
 from pipeplan.core.job import SHARDED, Job, Objective, Recompute
@@ -59,7 +59,7 @@ class HandWritten:
             counts,
             replicas=_each(replicas, counts, "replicas", "the number of replicas of a stage"),
             team=_each(team, counts, "team", "the devices of a team"),
-            recompute=word(recompute, "recompute", Recompute),
+            recompute=member(recompute, "recompute", Recompute),
             **rest,
         )
 

@@ -138,9 +138,9 @@ class Record:
 def job_label(job: Job) -> str:
     """The batch, and all options that differ from the defaults: ``'batch 256, adam, 1f1b-so'``."""
     plain, own = job_data(Job(job.batch)), job_data(job)
-    words = [f"batch {job.batch}"]
+    parts = [f"batch {job.batch}"]
     for field_name, value in own.items():
         if plain.get(field_name) != value:
             said = " ".join(map(str, value)) if isinstance(value, list) else value
-            words.append(field_name if said is True else f"{field_name} {said}")
-    return ", ".join(words)
+            parts.append(field_name if said is True else f"{field_name} {said}")
+    return ", ".join(parts)

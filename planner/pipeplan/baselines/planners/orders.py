@@ -9,7 +9,7 @@ from typing import TypeVar
 from pipeplan.core.cluster import Cluster, Device
 
 Row = tuple[int, ...]
-Word = TypeVar("Word", bound=Hashable)
+Label = TypeVar("Label", bound=Hashable)
 
 MOST = 100
 """Largest number of orders that are enumerated; beyond it, like devices of a node stay together."""
@@ -41,12 +41,12 @@ def _look(cluster: Cluster, group: Row) -> int:
     return cluster.nodes.index(cluster.nodes[cluster.devices[group[0]].node])
 
 
-def distinct(labels: Sequence[Word]) -> int:
+def distinct(labels: Sequence[Label]) -> int:
     """Return the number of distinct orders of the labels: the multinomial coefficient."""
     return factorial(len(labels)) // prod(factorial(count) for count in Counter(labels).values())
 
 
-def orders_of(labels: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
+def orders_of(labels: Sequence[Label]) -> Iterator[tuple[Label, ...]]:
     """Yield every distinct order of the labels once, as a dictionary would, by the labels' first places."""
     known = list(dict.fromkeys(labels))
     row = sorted(known.index(label) for label in labels)
@@ -60,7 +60,7 @@ def orders_of(labels: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
         row[rising + 1 :] = row[:rising:-1]
 
 
-def _deal(order: Sequence[Word], groups: Sequence[Row], labels: Sequence[Word]) -> list[Row]:
+def _deal(order: Sequence[Label], groups: Sequence[Row], labels: Sequence[Label]) -> list[Row]:
     """Return the groups in the given order of labels; groups of equal label keep their order."""
     piles = {
         label: iter([g for g, own in zip(groups, labels, strict=True) if own == label])

@@ -31,7 +31,7 @@ class LeftWhole(NamedTuple):
     sizes: tuple[int, ...] = ()
     time: int = 0
 
-    def in_words(self) -> Iterator[str]:
+    def as_text(self) -> Iterator[str]:
         """Yield a sentence for each."""
         yield from notes(self.operators, self.lengths, self.sizes, self.time)
 

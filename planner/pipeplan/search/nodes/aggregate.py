@@ -170,7 +170,7 @@ class AggregateNode(Node):
         if self.last:
             return ()
         others = "" if self.alternating else ", not 1F1B"
-        return (f"micro-batch {self.size}, {self.layout.in_words()}{others}{self.space.suffix}",)
+        return (f"micro-batch {self.size}, {self.layout.as_text()}{others}{self.space.suffix}",)
 
     @property
     def joins(self) -> bool:

@@ -88,7 +88,7 @@ class Layout:
         """True if teams of several sizes share devices."""
         return len(self.pool) > len(self.units)
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """The replicas of its stages: "8 replicas each, 2 in a node", "unequal replicas, multiples of 4"."""
         if self.pooled:
             multiples = f", multiples of {self.taken} devices" * (self.taken > 1)

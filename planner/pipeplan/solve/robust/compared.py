@@ -94,22 +94,22 @@ class Choice:
     def reason(self) -> str:
         """The reason why another plan than the nominal best is chosen; empty if that one is."""
         other = self.chosen.value > self.nominal.value
-        return f"chosen by its {self.question.words} where times vary" if other else ""
+        return f"chosen by its {self.question.statistic} where times vary" if other else ""
 
-    def in_words(self) -> list[str]:
+    def as_text(self) -> list[str]:
         """The table of plans, and the bound on means, as lines."""
-        return _in_words(self)
+        return _as_text(self)
 
     def as_json(self) -> dict[str, object]:
         """The object that ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
         return _as_json(self)
 
 
-def _in_words(choice: Choice) -> list[str]:
+def _as_text(choice: Choice) -> list[str]:
     """Return the table of plans, and the bound on means, as lines."""
     question = choice.question
     lines = [
-        f"chosen by the {question.words} of {choice.samples} steps whose times vary by {_percent(question.spread)}"
+        f"chosen by the {question.statistic} of {choice.samples} steps whose times vary by {_percent(question.spread)}"
         f"{_slow(choice)}:",
         f"  {'nominal':>11}  {'mean':>20}  {f'quantile {question.shown:g}':>20}  {'behind':>17}  plan",
     ]

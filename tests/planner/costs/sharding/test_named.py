@@ -89,7 +89,7 @@ def test_a_plan_has_the_named_words() -> None:
     found = solve(model, cluster, 4, strategy="3d", **asked)
     assert found.plan.mesh == (2, 2, 2)
     assert found.value == found.bound >= solve(model, cluster, 4, **asked).value
-    assert "--strategy 3d" in found.searched.in_words()
+    assert "--strategy 3d" in found.searched.as_text()
     for _, strategies in found.plan.strategies:
         for name in ("wide", "narrow"):
             rows, *others = strategies.operators[name].strategy

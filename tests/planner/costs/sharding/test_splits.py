@@ -105,7 +105,7 @@ def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     assert plan.mesh == (2, 2) and without.plan.mesh == (4,)
     assert set(dict(plan.strategies)) == set(model.names)
     assert plan.stages[0].links == (Link(SLOW.bandwidth // 2, 1), Link(10**9, 1))
-    assert "also as meshes of 2 x 2" in with_meshes.searched.in_words()
+    assert "also as meshes of 2 x 2" in with_meshes.searched.as_text()
     assert "meshes" in " ".join(without.searched.not_searched)
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
@@ -118,7 +118,7 @@ def test_replicas_of_meshes_share_out_what_a_device_has() -> None:
     for level in range(4):
         answer = solve(perceptrons(graph=block()), pairs(4), 4, teams=(4,), zero=(level,), **options)
         assert (answer.plan.zero, answer.plan.mesh) == (level, (2, 2))
-        assert "as meshes of 2 x 2" in answer.searched.in_words()
+        assert "as meshes of 2 x 2" in answer.searched.as_text()
         parts = answer.plan.stages[0].memory
         kept.append((parts.weights, parts.gradients, parts.optimizer))
     whole, gradients, state = kept[0]

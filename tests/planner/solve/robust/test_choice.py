@@ -152,7 +152,7 @@ def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any
     assert result.value == choice.compared[0].value == result.timeline.makespan == result.plan.step_time
     assert choice.mean_bound == result.bound
     text = str(result)
-    assert choice.question.words in text
+    assert choice.question.statistic in text
     assert "on average" in text
 
 
