@@ -20,7 +20,7 @@ from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import ranked
 from pipeplan_executor.calibrate import calibrated, observed, predict, repriced
 from pipeplan_executor.calibrate.engine import NOTABLE, engine_work
-from pipeplan_executor.calibrate.machine import describe_machine, as_text
+from pipeplan_executor.calibrate.machine import as_text, describe_machine
 from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
 from pipeplan_executor.train.runner import run
 from pipeplan_executor.train.verdict import check_verdict

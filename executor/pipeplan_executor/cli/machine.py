@@ -16,7 +16,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Measure the machine and write the cluster."""
     from pipeplan.io.cluster_file import write_cluster
-    from pipeplan_executor.calibrate.machine import describe_machine, as_text
+    from pipeplan_executor.calibrate.machine import as_text, describe_machine
 
     try_outputs(options, files=("output",))
     cluster = describe_machine(options.processes, options.timeout)

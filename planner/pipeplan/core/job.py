@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 
-from pipeplan.core.choices import groups, known, names, numbers, pins, member
+from pipeplan.core.choices import groups, known, member, names, numbers, pins
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
