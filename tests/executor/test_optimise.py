@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from pipeplan.frontend.profile.allocator import OWN_BLOCK
 from pipeplan_executor.optim import optimise
 from pipeplan_executor.optim.flat import Piece
 from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, restrict_to_pieces
-from pipeplan_executor.optim.updates import Updates, state_excess
+from pipeplan_executor.optim.updates import Updates, state_excess, total_norm
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -183,6 +184,14 @@ def test_limits_that_are_none_are_refused(limit: float) -> None:
     """Gradients are clipped to a positive norm."""
     with pytest.raises(InputError, match="positive"):
         Updates({}, "sgd", torch.device("cpu"), limit)
+
+
+def test_squares_of_16_bit_gradients_do_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300² is more than 16 bits hold; parts that another process counts are left out."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _: None)
+    part = SimpleNamespace(counts=True, sums=[torch.tensor([300.0, 400.0], dtype=torch.float16)])
+    other = SimpleNamespace(counts=False, sums=[torch.ones(3)])
+    assert float(total_norm([part, other], torch.device("cpu"))) == 500
 
 
 @pytest.mark.parametrize(

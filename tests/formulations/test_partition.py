@@ -40,6 +40,14 @@ def test_memory_changes_the_answer_or_excludes_all(backend):
     assert (none.status, none.solution, none.objective) == (Status.INFEASIBLE, None, None)
 
 
+@pytest.mark.parametrize(("objective", "most"), [("step", 30 + 4 * 30 + 100 - 20), ("period", 4 * 30 + 100)])
+def test_a_long_update_ends_a_step_and_repeats_in_a_long_run(objective, most):
+    """Beside the way back of 20 in a step, which ends with it; in a long run the next step of the first stage waits."""
+    times = {"forward": np.full((2, 2), 10), "backward": np.full((2, 2), 20), "update": np.array([[0, 0], [0, 100]])}
+    problem = chain_partition(**times, objective=objective)
+    assert problem.evaluate((0, 1, 2)) == most
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_stage_and_as_many_stages_as_layers(backend):
     """The only partition is found."""

@@ -1,6 +1,7 @@
 """The recurrence of alternating schedules against the simulator, on random pipelines."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.simulate import makespan, simulate
 from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
-from pipeplan.simulate.recurrence.leaps import run
+from pipeplan.simulate.recurrence.leaps import SLOPE, _Leaps, run
 from pipeplan.simulate.recurrence.ticks import Recurrence
 
 
@@ -47,6 +48,16 @@ def test_a_link_of_its_own_beside_shared_ones_takes_turns(occupancy: int, overla
     counts = (7, 5, 3)
     schedule = one_forward_one_backward((1, 1, 1), 9, counts)
     assert step_time(mixed, 9, counts) == makespan(schedule, mixed)
+
+
+@pytest.mark.parametrize(("before", "linear"), [(100 - 4 * 7, True), (100 - 4 * 7 - 1, False)])
+def test_transfers_of_a_leap_must_lie_on_a_line(before: int, linear: bool) -> None:
+    """The last of four repetitions sends at 100, 7 later than the one before: so the one ahead of all sent at 72."""
+    walk = SimpleNamespace(logs={0: [5, before]})
+    found = _Leaps.__new__(_Leaps)
+    vars(found).update(_walk=walk, _trial=SimpleNamespace(logs={0: [100 * SLOPE - 7]}), _record={0: []})
+    assert found._log_leap(4) == linear
+    assert [own.repetitions for own in found._record[0]] == [1, 4] * linear
 
 
 @pytest.mark.slow

@@ -131,3 +131,10 @@ def test_a_device_of_several_stages_waits_for_the_parameters_of_all() -> None:
     lists = ["0F0 2F0 2B0 0B0 0U 2U", "1F0 1B0 1U"]
     spans = simulate(Schedule.from_text("placed", lists), placed).spans
     assert min(s.start for s in spans if s.device == 0 and s.action.kind is not Kind.GATHER) == 9
+
+
+def test_actions_without_time_hold_memory_all_the_same() -> None:
+    """Two micro-batches of three bytes, and five bytes of workspace beside two that stay, at one instant."""
+    free = line(1, 0, 0)
+    pipeline = replace(free, stages=(replace(free.stages[0], resident=2, held=3, workspace=5),))
+    assert simulate(FAMILIES["gpipe"].write((1,), 2), pipeline).peaks == (2 + 2 * 3 + 5,)
