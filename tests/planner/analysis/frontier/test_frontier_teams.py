@@ -29,5 +29,5 @@ def test_more_devices_may_spoil_teams_over_nodes() -> None:
     """Teams of four on whole nodes of two: ten devices have two, five have none, four have one."""
     one = equal_devices(2, link=Link(10**9, 1))
     cluster = replace(one, nodes=(Node(one.nodes[0].kinds, one.nodes[0].link),) * 5, network=Link(10**8, 1))
-    found = fewest_devices(perceptrons(), cluster, Job(4, teams=(4,)))
+    found = fewest_devices(perceptrons(), cluster, Job(4, teams=(4,), micro_batches=(4,)))
     assert (found.count, found.proved, len(found.excluded)) == (4, True, 3)
