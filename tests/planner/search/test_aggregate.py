@@ -13,7 +13,7 @@ from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
 from pipeplan.search.nodes import layouts
-from pipeplan.search.nodes.aggregate_problem import allocation_problem
+from pipeplan.search.nodes.aggregate_problem import _rings, allocation_problem
 from pipeplan.search.space import space
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import makespan
@@ -73,7 +73,7 @@ def test_a_faster_network_counts_for_replicas_of_a_node_too():
     cluster = Cluster("eight", CLUSTER.kinds, (node, node), Link(10**11))
     own = Space(model_of([10] * 4, output=[100] * 4), cluster, Job(batch=8, micro_batches=(8,)))
     (layout,) = (each for each in layouts.layouts(own, 8) if len(each.widths) > 1)
-    sends = layouts.allocation_problem(own, 1, layout, alternating=True).send
+    sends = allocation_problem(own, 1, layout, alternating=True).send
     assert sends.max() == 1  # 100 bytes over the network; inside a node they take 100 ns
 
 
@@ -84,7 +84,7 @@ def test_tiles_of_one_replica_sum_over_the_network_alone():
     own = Space(model_of([10] * 4, parameters=[100] * 4), cluster, Job(batch=8, micro_batches=(8,)))
     (each,) = own.classes
     rings = {
-        layout.tile: layouts._rings(own, each, layout, 4)
+        layout.tile: _rings(own, each, layout, 4)
         for layout in layouts.layouts(own, 8)
         if (layout.unit, len(layout.widths)) == (4, 1)
     }
