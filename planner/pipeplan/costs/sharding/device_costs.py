@@ -16,25 +16,25 @@ from pipeplan.costs.sharding.strategies import share
 
 def device_cost(problem: MeshProblem, strategies: LayerStrategies, costs: Sequence[int]) -> LayerCost:
     """Return the costs of a layer on each device, given those in `COORDINATES`."""
-    own, of = problem.layer, dict(zip(COORDINATES, costs, strict=True))
+    layer, of = problem.layer, dict(zip(COORDINATES, costs, strict=True))
     more = longer(problem, strategies)
     return LayerCost(
-        **{name: of[name] + own.constant(name) + more[name] for name in PASSES},
+        **{name: of[name] + layer.constant(name) + more[name] for name in PASSES},
         saved=of["saved"],
         output=_output(problem, strategies),
-        workspace=own.cost.workspace_for(of["saved"]) + _at_once(problem, strategies),
+        workspace=layer.cost.workspace_for(of["saved"]) + _at_once(problem, strategies),
         update=of["update"] + of["summed"],
     )
 
 
 def longer(problem: MeshProblem, strategies: LayerStrategies) -> dict[str, int]:
     """Return the nanoseconds of each pass that operators take longer because they are split."""
-    cost, each = problem.layer.cost, problem.layer.kind.shard_overhead * strategies.splits_any
+    cost, overhead = problem.layer.cost, problem.layer.kind.shard_overhead * strategies.splits_any
     operators = problem.graph.operators
-    found = dict.fromkeys(("forward", "input_gradient"), each * len(operators))
-    found["weight_gradient"] = each * sum(bool(operator.weights) for operator in operators)
-    found = {name: time if getattr(cost, name) else 0 for name, time in found.items()}
-    return found | {"backward": found["input_gradient"] + found["weight_gradient"]}
+    more = dict.fromkeys(("forward", "input_gradient"), overhead * len(operators))
+    more["weight_gradient"] = overhead * sum(bool(operator.weights) for operator in operators)
+    more = {name: time if getattr(cost, name) else 0 for name, time in more.items()}
+    return more | {"backward": more["input_gradient"] + more["weight_gradient"]}
 
 
 def splits_loss(problem: MeshProblem, strategies: LayerStrategies) -> tuple[int, ...]:
@@ -50,22 +50,22 @@ def _at_once(problem: MeshProblem, strategies: LayerStrategies) -> int:
     read and it or those behind it do, unless they are kept, and tensors that it reads in fewer parts than they are held
     in.
     """
-    found, sizes = [0], problem.mesh.sizes
+    needs, sizes = [0], problem.mesh.sizes
     copies = _copies_at(problem, strategies)
-    for number, each in enumerate(problem.graph.operators):
-        strategy = strategies.operators[each.name].strategy
-        weights = exchanged(each, strategy, sizes, True)
-        attention = split_attention(problem.own(each).rooflines, each, strategy, sizes)
-        own = 2 * sum(size for size, axes in weights if axes)
-        own += 0 if attention is None else attention.beside
-        own += sum(size for first, last, size in copies if first <= number <= last)
-        for source in each.reads:
-            need, copy = problem.needed(each, strategy, source), strategies.copies.get(source)
-            if copy is None or (each.name, need) not in ((reader, copy.placements) for reader in copy.readers):
+    for number, operator in enumerate(problem.graph.operators):
+        strategy = strategies.operators[operator.name].strategy
+        weights = exchanged(operator, strategy, sizes, True)
+        attention = split_attention(problem.own(operator).rooflines, operator, strategy, sizes)
+        needed = 2 * sum(size for size, axes in weights if axes)
+        needed += 0 if attention is None else attention.beside
+        needed += sum(size for first, last, size in copies if first <= number <= last)
+        for source in operator.reads:
+            need, copy = problem.needed(operator, strategy, source), strategies.copies.get(source)
+            if copy is None or (operator.name, need) not in ((reader, copy.placements) for reader in copy.readers):
                 held, read = problem.held(source, strategies), share(need, sizes)
-                own += problem.tensors[source].size // read * (read < share(held, sizes))
-        found.append(own)
-    return max(found)
+                needed += problem.tensors[source].size // read * (read < share(held, sizes))
+        needs.append(needed)
+    return max(needs)
 
 
 def _output(problem: MeshProblem, strategies: LayerStrategies) -> int:
@@ -76,20 +76,20 @@ def _output(problem: MeshProblem, strategies: LayerStrategies) -> int:
         return -(-cost.output // prod(sizes[axis] for axis in axes))
     if set(problem.output) <= {WHOLE}:
         return cost.output
-    own = stream(graph, graph.outputs)
-    every = {**graph.inputs} | {each.name: each.output for each in graph.operators}
-    beside = sum(every[name] for name in graph.outputs if name != own) * problem.layer.micro_batch
+    split = stream(graph, graph.outputs)
+    every = {**graph.inputs} | {operator.name: operator.output for operator in graph.operators}
+    beside = sum(every[name] for name in graph.outputs if name != split) * problem.layer.micro_batch
     beside = min(beside, cost.output)
     return beside - (beside - cost.output) // share(problem.output, sizes)
 
 
 def _copies_at(problem: MeshProblem, strategies: LayerStrategies) -> list[tuple[int, int, int]]:
     """The copies that are not kept: numbers of the first and the last operator that reads one, and its bytes."""
-    found = []
+    copies = []
     for name, (placements, readers, kept) in strategies.copies.items():
         if kept:
             continue
         places = [problem.index[reader] for reader in readers]
         size = problem.tensors[name].size // share(placements, problem.mesh.sizes)
-        found.append((min(places), max(places), size))
-    return found
+        copies.append((min(places), max(places), size))
+    return copies

@@ -113,14 +113,16 @@ class _Joiner:
         loss, inputs = None, dict[str, int]()
         self.passing = tuple((self._graph(0) or OperatorGraph((Operator(LAYER, UNKNOWN, {}, {}, (), 0),))).inputs)
         for number, (layer, cost) in enumerate(zip(self.model.layers, costs, strict=True)):
-            own = self._rooflines(number, layer, cost, self.passing)
-            inputs = inputs or dict(own.graph.inputs)
-            name_of = dict(zip(own.graph.inputs, self.passing, strict=True))
-            name_of |= {each.name: f"{layer.name}/{each.name}" for each in own.graph.operators}
-            self._add(number, own, name_of)
-            self.passing = tuple(name_of[name] for name in own.graph.outputs)
-            if own.graph.loss is not None:
-                loss = CrossEntropy(tuple(name_of[name] for name in own.graph.loss_names), own.graph.loss.rows)
+            rooflines = self._rooflines(number, layer, cost, self.passing)
+            inputs = inputs or dict(rooflines.graph.inputs)
+            name_of = dict(zip(rooflines.graph.inputs, self.passing, strict=True))
+            name_of |= {operator.name: f"{layer.name}/{operator.name}" for operator in rooflines.graph.operators}
+            self._add(number, rooflines, name_of)
+            self.passing = tuple(name_of[name] for name in rooflines.graph.outputs)
+            if rooflines.graph.loss is not None:
+                loss = CrossEntropy(
+                    tuple(name_of[name] for name in rooflines.graph.loss_names), rooflines.graph.loss.rows
+                )
         inert = (*inputs, *sorted(self.inert))
         graph = OperatorGraph(tuple(self.operators), inputs, self.passing, inert, loss)
         return JoinedLayers(graph, self.of, tuple(self._shared()))
@@ -139,14 +141,16 @@ class _Joiner:
         key = layer.operators if known else number, constant, ranks, cost, layer.parameters
         if key not in self.known:
             if graph is None or not known:
-                own = self._stand_in(number, layer, cost, len(passing))
+                for_batch = self._stand_in(number, layer, cost, len(passing))
             else:
                 fixed = [name for i, name in enumerate(graph.inputs) if i in constant]
-                own = of_batch(graph, self.batch, fixed, self.plain)
+                for_batch = of_batch(graph, self.batch, fixed, self.plain)
                 row = dict(zip(graph.inputs, ranks, strict=True))
-                own = replace(own, operators=tuple(_fitted(each, row) for each in own.operators))
+                for_batch = replace(
+                    for_batch, operators=tuple(_fitted(operator, row) for operator in for_batch.operators)
+                )
             self.known[key] = Rooflines(
-                own, cost, layer.parameters, self.kind, rates_of(self.kind, self.model.dtype), 1
+                for_batch, cost, layer.parameters, self.kind, rates_of(self.kind, self.model.dtype), 1
             )
         return self.known[key]
 
@@ -176,26 +180,28 @@ class _Joiner:
         read = {LAYER: (WHOLE_AXIS,) * len(first.makes)}
         others = (Operator(f"{LAYER}#{i}", UNKNOWN, {}, read, *one) for i, one in enumerate(passed[1:], 2))
         operators = (first, *others)
-        return OperatorGraph(operators, dict.fromkeys(names, 0), tuple(each.name for each in operators))
+        return OperatorGraph(operators, dict.fromkeys(names, 0), tuple(operator.name for operator in operators))
 
-    def _add(self, number: int, own: Rooflines, name_of: Mapping[str, str]) -> None:
+    def _add(self, number: int, rooflines: Rooflines, name_of: Mapping[str, str]) -> None:
         """Append the operators of a layer under their names in the model."""
-        for each in own.graph.operators:
-            name = name_of[each.name]
-            reads = {name_of[source]: row for source, row in each.reads.items()}
-            self.operators.append(replace(each, name=name, reads=reads))
-            self.of[name] = Own(own, each, number)
-            self.ranks[name] = len(each.makes)
+        for operator in rooflines.graph.operators:
+            name = name_of[operator.name]
+            reads = {name_of[source]: row for source, row in operator.reads.items()}
+            self.operators.append(replace(operator, name=name, reads=reads))
+            self.of[name] = Own(rooflines, operator, number)
+            self.ranks[name] = len(operator.makes)
             if all(source in self.constant for source in reads):
                 self.constant.add(name)
-        self.inert.update(name_of[name] for name in own.graph.without_gradient if name not in own.graph.inputs)
+        self.inert.update(
+            name_of[name] for name in rooflines.graph.without_gradient if name not in rooflines.graph.inputs
+        )
 
     def _shared(self) -> Iterator[SharedWeight]:
         """Yield the weights that layers share, each with its first use."""
         place = {layer.name: i for i, layer in enumerate(self.model.layers)}
         by_layer: dict[int, list[tuple[str, Weight]]] = {}
-        for name, own in self.of.items():
-            by_layer.setdefault(own.layer, []).extend((name, w) for w in own.operator.weights if w.shared)
+        for name, in_layer in self.of.items():
+            by_layer.setdefault(in_layer.layer, []).extend((name, w) for w in in_layer.operator.weights if w.shared)
         for tie in self.model.ties:
             first, *others = (by_layer.get(place[name], []) for name in tie.layers)
             for other in others:
@@ -219,5 +225,5 @@ def _fitted(operator: Operator, ranks: Mapping[str, int | None]) -> Operator:
 def _read(graph: OperatorGraph) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield for each input of a layer as many axes as are read, none of which has a loop, and its bytes."""
     for name, size in graph.inputs.items():
-        rows = (each.reads[name] for each in graph.operators if name in each.reads)
+        rows = (operator.reads[name] for operator in graph.operators if name in operator.reads)
         yield tuple(f"axis {i}" for i in range(len(next(rows, ())))), size

@@ -82,11 +82,15 @@ class MeshMembers:
         return self._possible[way]
 
     def _runs(self, way: Way, size: int) -> bool:
-        every = [(self.graph(name, size), own) for (name, *_), own in way.strategies]
-        rows = [(each, own.operators[each.name].strategy) for graph, own in every for each in graph.operators]
+        every = [(self.graph(name, size), strategies) for (name, *_), strategies in way.strategies]
+        rows = [
+            (operator, strategies.operators[operator.name].strategy)
+            for graph, strategies in every
+            for operator in graph.operators
+        ]
         return all(divides(operator, strategy, self.sizes) for operator, strategy in rows) and None not in (
-            self._evaluated(way, own[0], self.teams.kinds[0], size)
-            for own in self.cases(way.placements, way.passes).values()
+            self._evaluated(way, layers[0], self.teams.kinds[0], size)
+            for layers in self.cases(way.placements, way.passes).values()
         )
 
     def case(self, i: int, placements: Placements, passes: tuple[bool, ...]) -> Case:
@@ -95,11 +99,11 @@ class MeshMembers:
 
     def cases(self, placements: Placements, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
         """Return the numbers of the layers that are split alike, by operators and ends."""
-        found: dict[Case, list[int]] = {}
+        cases: dict[Case, list[int]] = {}
         for i, layer in enumerate(self.teams.model.layers):
             if layer.operators:
-                found.setdefault(self.case(i, placements, passes), []).append(i)
-        return found
+                cases.setdefault(self.case(i, placements, passes), []).append(i)
+        return cases
 
     def problem(
         self,
@@ -112,16 +116,16 @@ class MeshMembers:
     ) -> MeshProblem:
         """The strategies of layers on a kind of device at a micro-batch size, at mean costs; one for equal layers."""
         i, costs = layers[0], self.teams.costs(kind, size)
-        cost = mean_cost([costs[each] for each in layers])
+        cost = mean_cost([costs[number] for number in layers])
         key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only, keeps
         if key not in self._problems:
-            own = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
+            rooflines = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
             tokens, ends = self.teams.context_parallel and not self._by_samples(size), case[1:]
             self._problems[key] = MeshProblem(
-                own,
+                rooflines,
                 self.mesh(kind),
                 *ends,
-                gathers=not any(weight.shared for each in own.graph.operators for weight in each.weights),
+                gathers=not any(weight.shared for operator in rooflines.graph.operators for weight in operator.weights),
                 split_loss=self.teams.vocabulary_parallel,
                 tokens=tokens,
                 named=self.named,
@@ -141,9 +145,9 @@ class MeshMembers:
 
     def costs(self, way: Way, i: int, kind: DeviceKind, size: int) -> tuple[int, ...]:
         """Return the coordinates of a layer under a way."""
-        found = self._evaluated(way, i, kind, size)
-        assert found is not None, "the way is possible at this size"
-        return tuple(found)
+        coordinates = self._evaluated(way, i, kind, size)
+        assert coordinates is not None, "the way is possible at this size"
+        return tuple(coordinates)
 
     def _evaluated(self, way: Way, i: int, kind: DeviceKind, size: int) -> Sequence[int] | None:
         problem = self._chosen(way, i, kind, size)
@@ -197,7 +201,7 @@ class MeshMembers:
             of[self.case(i, way.placements, way.passes)] if layer.operators else LayerStrategies()
             for i, layer in enumerate(layers)
         )
-        every = [(self.graphs[name], own) for (name, *_), own in way.strategies]
+        every = [(self.graphs[name], of_case) for (name, *_), of_case in way.strategies]
         places = ((kind.name, size) for kind in self.teams.kinds for size in self.possible(way))
         return Split(
             self.sizes,
@@ -206,7 +210,7 @@ class MeshMembers:
             number,
             *self.teams.links(self.sizes),
             dict.fromkeys(places, strategies),
-            parallelism(((graph, main_strategies(graph, own)) for graph, own in every), any(way.passes)),
+            parallelism(((graph, main_strategies(graph, of_case)) for graph, of_case in every), any(way.passes)),
         )
 
 
@@ -221,17 +225,17 @@ def device_model(model: Model, profiles: Sequence[Profile], kept: Sequence[int],
         Bytes of each layer's parameters on a device, and of what each tie shares.
     """
     layers = tuple(
-        replace(layer, parameters=own, work=None, operators="") for layer, own in zip(model.layers, kept, strict=True)
+        replace(layer, parameters=size, work=None, operators="") for layer, size in zip(model.layers, kept, strict=True)
     )
-    ties = (replace(tie, parameters=own) for tie, own in zip(model.ties, shared, strict=True))
-    found = tuple(tie for tie in ties if tie.parameters or tie.frozen)
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=found, operators={})
+    ties = (replace(tie, parameters=size) for tie, size in zip(model.ties, shared, strict=True))
+    kept_ties = tuple(tie for tie in ties if tie.parameters or tie.frozen)
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=kept_ties, operators={})
 
 
 def mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
     """Return the mean of costs, rounded."""
     first = costs[0]
-    if all(each == first for each in costs):
+    if all(other == first for other in costs):
         return first
-    mean = {each.name: round(sum(getattr(cost, each.name) for cost in costs) / len(costs)) for each in fields(first)}
+    mean = {field.name: round(sum(getattr(cost, field.name) for cost in costs) / len(costs)) for field in fields(first)}
     return LayerCost(**mean)

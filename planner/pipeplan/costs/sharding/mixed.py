@@ -40,7 +40,7 @@ def mixes(
     tied : int
         Number of sets of layers that share weights; each lies on teams of one size.
     """
-    found: list[Mix] = []
+    mixed: list[Mix] = []
     ways = fillings(cluster, sizes, most)
     if ways is None:
         return None
@@ -50,17 +50,17 @@ def mixes(
             if len({split.sequence for split in row}) > 1:
                 continue
             for homes in product(teams, repeat=tied):
-                found.append(Mix(row, nodes, homes, len(found)))
-                if len(found) > most:
+                mixed.append(Mix(row, nodes, homes, len(mixed)))
+                if len(mixed) > most:
                     return None
-    return tuple(found)
+    return tuple(mixed)
 
 
 def mixed_cluster(cluster: Cluster, mix: Mix) -> Cluster:
     """Return the cluster whose devices are the teams of a mix; those of several devices are kinds of their own."""
     nodes = (
-        Node(tuple(kind_name(kind, team) for kind, team in own), node.link)
-        for own, node in zip(mix.nodes, cluster.nodes, strict=True)
+        Node(tuple(kind_name(kind, team) for kind, team in teams), node.link)
+        for teams, node in zip(mix.nodes, cluster.nodes, strict=True)
     )
     filled = tuple(node for node in nodes if node.kinds)
     kinds = {
@@ -77,15 +77,15 @@ def fill_up(
 
     Teams of a kind are listed together, the largest first.
     """
-    for own, rest in zip(found, left, strict=True):
+    for teams, rest in zip(found, left, strict=True):
         for kind in rest:
             for size in sorted(sizes, reverse=True):
-                own += [(kind, size)] * (rest[kind] // size)
+                teams += [(kind, size)] * (rest[kind] // size)
                 rest[kind] %= size
     kinds = [tuple(dict.fromkeys(node.kinds)) for node in cluster.nodes]
     return tuple(
-        tuple(sorted(own, key=lambda team: (order.index(team[0]), -team[1])))
-        for own, order in zip(found, kinds, strict=True)
+        tuple(sorted(teams, key=lambda team: (order.index(team[0]), -team[1])))
+        for teams, order in zip(found, kinds, strict=True)
     )
 
 
@@ -108,16 +108,16 @@ def fillings(cluster: Cluster, sizes: Sequence[int], most: int) -> tuple[tuple[N
     for number, node in enumerate(cluster.nodes):
         alike.setdefault(node, []).append(number)
     ways = {node: list(_node_fillings(node, sizes)) for node in alike}
-    if prod(comb(len(ways[node]) + len(own) - 1, len(own)) for node, own in alike.items()) > most**2:
+    if prod(comb(len(ways[node]) + len(numbers) - 1, len(numbers)) for node, numbers in alike.items()) > most**2:
         return None
-    rows = (combinations_with_replacement(ways[node], len(own)) for node, own in alike.items())
-    order, found = list(chain.from_iterable(alike.values())), []
+    rows = (combinations_with_replacement(ways[node], len(numbers)) for node, numbers in alike.items())
+    order, filled = list(chain.from_iterable(alike.values())), []
     for row in product(*rows):
         placed = dict(zip(order, chain.from_iterable(row), strict=True))
         nodes = tuple(placed[number] for number in sorted(order))
         if len({team for node in nodes for _, team in node}) > 1:
-            found.append(nodes)
-    return tuple(found) if len(found) <= most else None
+            filled.append(nodes)
+    return tuple(filled) if len(filled) <= most else None
 
 
 def _node_fillings(node: Node, sizes: Sequence[int]) -> Iterator[NodeTeams]:

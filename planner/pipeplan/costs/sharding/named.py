@@ -126,9 +126,9 @@ def named_strategies(name: str, axes: int) -> tuple[NamedStrategy, ...]:
 
 def shapes_of(name: str, shapes: Iterable[tuple[int, ...]]) -> list[tuple[tuple[int, ...], NamedStrategy]]:
     """Return the shapes with as many axes as a named strategy can split, each with what it is there."""
-    found = [(sizes, own) for sizes in shapes for own in named_strategies(name, len(sizes))]
-    most = max((len(sizes) for sizes, _ in found), default=0)
-    return [(sizes, own) for sizes, own in found if len(sizes) == most]
+    shapes_split = [(sizes, named) for sizes in shapes for named in named_strategies(name, len(sizes))]
+    most = max((len(sizes) for sizes, _ in shapes_split), default=0)
+    return [(sizes, named) for sizes, named in shapes_split if len(sizes) == most]
 
 
 def on_shape(name: str, sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], NamedStrategy]]:
@@ -148,7 +148,7 @@ def on_shape(name: str, sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], N
             f"mesh {'x'.join(map(str, sizes))}: strategy {name} splits meshes of {len(entries)} axes with 2 devices or "
             f"more{rest}, as in {'x'.join('2' * len(entries))}"
         )
-    return [(sizes, own) for own in named_strategies(name, len(sizes))]
+    return [(sizes, named) for named in named_strategies(name, len(sizes))]
 
 
 def rows_are_samples(sizes: tuple[int, ...], samples: int) -> bool:
@@ -158,14 +158,14 @@ def rows_are_samples(sizes: tuple[int, ...], samples: int) -> bool:
 
 def matrix_of(operator: Operator) -> Weight | None:
     """Return the weight of a product: it has a loop of what is made, and one that is summed over."""
-    two_sided = (own for own in operator.weights if len({loop in operator.makes for loop in own.loops}) == 2)
+    two_sided = (weight for weight in operator.weights if len({loop in operator.makes for loop in weight.loops}) == 2)
     return next(two_sided, None)
 
 
 def follows(operator: Operator, strategy: Strategy, named: NamedStrategy) -> bool:
     """Return whether a product of matrices is split by a named strategy."""
     weight = matrix_of(operator)
-    return weight is not None and "".join(_entry(operator, weight, each) for each in strategy) in named.entries
+    return weight is not None and "".join(_entry(operator, weight, entry) for entry in strategy) in named.entries
 
 
 def following(operator: Operator, signatures: tuple[Signature, ...], named: NamedStrategy) -> tuple[Signature, ...]:
@@ -173,10 +173,10 @@ def following(operator: Operator, signatures: tuple[Signature, ...], named: Name
 
     Sums are added up to parts of the rows, where this is possible.
     """
-    found = tuple(own for own in signatures if follows(operator, own.strategy, named))
-    if found:
-        return tuple(own for own in found if WHOLE not in own.held) or found
-    return tuple(own for own in signatures if AxisStrategy() not in own.strategy) or signatures
+    following_ones = tuple(signature for signature in signatures if follows(operator, signature.strategy, named))
+    if following_ones:
+        return tuple(signature for signature in following_ones if WHOLE not in signature.held) or following_ones
+    return tuple(signature for signature in signatures if AxisStrategy() not in signature.strategy) or signatures
 
 
 def _entry(operator: Operator, weight: Weight, entry: AxisStrategy) -> str:

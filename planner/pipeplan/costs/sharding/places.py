@@ -28,24 +28,24 @@ class Place(NamedTuple):
 
 def places(cluster: Cluster, team: int) -> dict[str, Place]:
     """Return where teams of a size lie, for each kind of device that has any."""
-    found = {}
+    known = {}
     for kind in cluster.kinds:
         counts = [node.kinds.count(kind) for node in cluster.nodes if kind in node.kinds]
         inside = [node.link for node in cluster.nodes if node.kinds.count(kind) >= team]
         if inside:
-            found[kind] = Place(1, slowest(*inside), slowest(*inside))
+            known[kind] = Place(1, slowest(*inside), slowest(*inside))
         elif counts and len(counts) >= (nodes := _spread(cluster, kind, team)) > 1:
             assert cluster.network is not None
             links = [node.link for node in cluster.nodes if kind in node.kinds]
-            found[kind] = Place(nodes, slowest(*links * (counts[0] > 1), cluster.network), slowest(*links))
-    return found
+            known[kind] = Place(nodes, slowest(*links * (counts[0] > 1), cluster.network), slowest(*links))
+    return known
 
 
 def _spread(cluster: Cluster, kind: str, team: int) -> int:
     """Return the number of whole nodes that make up a team; 0 if none do."""
-    own = {node.kinds for node in cluster.nodes if kind in node.kinds}
-    count = len(next(iter(own)))
-    return team // count if len(own) == 1 and own == {(kind,) * count} and team % count == 0 else 0
+    rows = {node.kinds for node in cluster.nodes if kind in node.kinds}
+    count = len(next(iter(rows)))
+    return team // count if len(rows) == 1 and rows == {(kind,) * count} and team % count == 0 else 0
 
 
 def team_cluster(cluster: Cluster, team: int) -> Cluster:
@@ -54,26 +54,26 @@ def team_cluster(cluster: Cluster, team: int) -> Cluster:
     Members of two teams exchange tensors pairwise: inside a node each pair has a link of its own, between nodes see
     `Cluster.between`. Times of a member are those of its kind's tables, so relative speeds are part of them.
     """
-    own = places(cluster, team)
-    nodes = tuple(_filled(cluster, own, team))
+    known = places(cluster, team)
+    nodes = tuple(_filled(cluster, known, team))
     used = {kind for node in nodes for kind in node.kinds}
-    kinds = {name: kind.as_team(team, own[name].nodes) for name, kind in cluster.kinds.items() if name in used}
+    kinds = {name: kind.as_team(team, known[name].nodes) for name, kind in cluster.kinds.items() if name in used}
     return Cluster(cluster.name, kinds, nodes, cluster.network, cluster.overlap, cluster.notes)
 
 
-def _filled(cluster: Cluster, own: Mapping[str, Place], team: int) -> Iterator[Node]:
+def _filled(cluster: Cluster, known: Mapping[str, Place], team: int) -> Iterator[Node]:
     """Yield the nodes of a cluster of teams; those over which one team extends are one node.
 
     A single team is in it, so the link inside is no other team's, and all such nodes of a kind are alike.
     """
     waiting: Counter[str] = Counter()
     for node in cluster.nodes:
-        kinds = [kind for kind in dict.fromkeys(node.kinds) if kind in own]
+        kinds = [kind for kind in dict.fromkeys(node.kinds) if kind in known]
         for kind in kinds:
-            if own[kind].nodes > 1:
+            if known[kind].nodes > 1:
                 waiting[kind] += 1
-                if waiting[kind] % own[kind].nodes == 0:
-                    yield Node((kind,), own[kind].inside)
-        teams = [kind for kind in kinds if own[kind].nodes == 1 for _ in range(node.kinds.count(kind) // team)]
+                if waiting[kind] % known[kind].nodes == 0:
+                    yield Node((kind,), known[kind].inside)
+        teams = [kind for kind in kinds if known[kind].nodes == 1 for _ in range(node.kinds.count(kind) // team)]
         if teams:
             yield Node(tuple(teams), node.link)

@@ -52,21 +52,21 @@ class MeshProblem(MeshCopies):
     def sharding(self) -> Sharding:
         """The problem; its coordinates are those of a team's."""
         operators, index = self.graph.operators, self.index
-        sums = {each.tensor: len(index) + i for i, each in enumerate(self.sums)}
-        costs = [self.once(self._costs_key(each), partial(self._costs, each)) for each in operators]
+        sums = {summed.tensor: len(index) + i for i, summed in enumerate(self.sums)}
+        costs = [self.once(self._costs_key(operator), partial(self._costs, operator)) for operator in operators]
         edges: list[Edge] = []
-        for each in self.sums:
-            alike = self._alike(each)
-            if each.tensor in index:
-                costs.append(self.once(("from behind", alike), partial(self._from_behind, each)))
-                table = self.once(("made", alike), partial(self._to_maker, each))
-                edges.append(Edge(index[each.tensor], sums[each.tensor], table))
+        for summed in self.sums:
+            alike = self._alike(summed)
+            if summed.tensor in index:
+                costs.append(self.once(("from behind", alike), partial(self._from_behind, summed)))
+                table = self.once(("made", alike), partial(self._to_maker, summed))
+                edges.append(Edge(index[summed.tensor], sums[summed.tensor], table))
             else:
-                costs.append(_added(self._from_behind(each), self._to_input(each)))
-            for reader in self.readers[each.tensor]:
-                key = "returned", alike, self.likeness[reader.name], reader.reads[each.tensor]
-                table = self.once(key, partial(self._to_sum, each, reader))
-                edges.append(Edge(index[reader.name], sums[each.tensor], table))
+                costs.append(_added(self._from_behind(summed), self._to_input(summed)))
+            for reader in self.readers[summed.tensor]:
+                key = "returned", alike, self.likeness[reader.name], reader.reads[summed.tensor]
+                table = self.once(key, partial(self._to_sum, summed, reader))
+                edges.append(Edge(index[reader.name], sums[summed.tensor], table))
         for number, copied in enumerate(self.copied, len(costs)):
             made = "copying", copied.states, self.tensors[copied.tensor], self._for_inputs(copied.tensor)
             costs.append(self.once(made, partial(self._copy_costs, copied)))
@@ -75,21 +75,24 @@ class MeshProblem(MeshCopies):
             for name in reader.reads:
                 is_copied = name in self.copied_names
                 if name in index and not (is_copied and name in sums):
-                    own = reader.reads[name], self.likeness[name], name in sums, is_copied
-                    pair = "read", self.likeness[reader.name], *own
+                    tensor = reader.reads[name], self.likeness[name], name in sums, is_copied
+                    pair = "read", self.likeness[reader.name], *tensor
                     table = self.once(pair, partial(self._edge, reader, name, name in sums, is_copied))
                     edges.append(Edge(index[name], index[reader.name], table))
-        return Sharding(tuple(costs), (*edges, *(self._tie(each) for each in self.shared)))
+        return Sharding(tuple(costs), (*edges, *(self._tie(shared) for shared in self.shared)))
 
     def signatures_of(self, choice: Sequence[int]) -> dict[str, Signature]:
         """Return the signature of each operator in a choice, by name."""
         operators = self.graph.operators
-        return {each.name: own[k] for each, own, k in zip(operators, self.signatures, choice, strict=False)}
+        return {
+            operator.name: signatures[k]
+            for operator, signatures, k in zip(operators, self.signatures, choice, strict=False)
+        }
 
     def sums_of(self, choice: Sequence[int]) -> dict[str, Placements]:
         """Return the placements in which the gradient of each tensor that several operators read is summed up."""
         chosen = choice[len(self.graph.operators) :]
-        return {each.tensor: each.choices[k] for each, k in zip(self.sums, chosen, strict=False)}
+        return {summed.tensor: summed.choices[k] for summed, k in zip(self.sums, chosen, strict=False)}
 
     def layer_strategies(self, choice: Sequence[int]) -> LayerStrategies:
         """Return how the layer runs in a choice."""
@@ -99,42 +102,49 @@ class MeshProblem(MeshCopies):
 
     def copies(self, choice: Sequence[int]) -> dict[str, Copy]:
         """Return the copies of a choice, with the operators that read them."""
-        signatures, found = self.signatures_of(choice), {}
-        for each, k in zip(self.copied, choice[len(self.graph.operators) + len(self.sums) :], strict=True):
-            state, readers = each.states[k], self.readers[each.tensor]
-            needs = {own.name: self.needed(own, signatures[own.name].strategy, each.tensor) for own in readers}
-            users = [own.name for own in readers if self.takes_copy(own, each.tensor, state, needs[own.name])]
+        signatures, copies = self.signatures_of(choice), {}
+        for copied, k in zip(self.copied, choice[len(self.graph.operators) + len(self.sums) :], strict=True):
+            state, readers = copied.states[k], self.readers[copied.tensor]
+            needs = {
+                reader.name: self.needed(reader, signatures[reader.name].strategy, copied.tensor) for reader in readers
+            }
+            users = [
+                reader.name for reader in readers if self.takes_copy(reader, copied.tensor, state, needs[reader.name])
+            ]
             if state.copy is not None and len(users) > (not state.kept):
-                found[each.tensor] = Copy(state.copy, tuple(users), state.kept)
-        return found
+                copies[copied.tensor] = Copy(state.copy, tuple(users), state.kept)
+        return copies
 
-    def _alike(self, own: Sum) -> tuple[object, ...]:
+    def _alike(self, summed: Sum) -> tuple[object, ...]:
         """What determines the tables of a sum: what makes it, its placements, the tensor."""
-        return self.likeness.get(own.tensor, own.tensor), own.choices, self.tensors[own.tensor]
+        return self.likeness.get(summed.tensor, summed.tensor), summed.choices, self.tensors[summed.tensor]
 
-    def _from_behind(self, own: Sum) -> Array:
+    def _from_behind(self, summed: Sum) -> Array:
         """Times in which the gradient of an output gets the placements of its sum; nothing for other tensors."""
-        times = self.graph.outputs.count(own.tensor)
+        times = self.graph.outputs.count(summed.tensor)
         if not times:
-            return _free(len(own.choices))
-        moves, end = self.moves(own.tensor, True), [self._end(own.tensor)]
-        from_end: Array = _times(moves, end, own.choices, times * INPUT_GRADIENT)[0]
+            return _free(len(summed.choices))
+        moves, end = self.moves(summed.tensor, True), [self._end(summed.tensor)]
+        from_end: Array = _times(moves, end, summed.choices, times * INPUT_GRADIENT)[0]
         return from_end
 
-    def _to_maker(self, own: Sum) -> Array:
+    def _to_maker(self, summed: Sum) -> Array:
         """Times to give the maker of a tensor its gradient, summed up in placements."""
-        maker = self.index[own.tensor]
-        wanted = [gradient(self.graph.operators[maker], each.strategy) for each in self.signatures[maker]]
-        return _times(self.moves(own.tensor, True), own.choices, wanted, INPUT_GRADIENT).swapaxes(0, 1)
+        maker = self.index[summed.tensor]
+        wanted = [gradient(self.graph.operators[maker], signature.strategy) for signature in self.signatures[maker]]
+        return _times(self.moves(summed.tensor, True), summed.choices, wanted, INPUT_GRADIENT).swapaxes(0, 1)
 
-    def _to_input(self, own: Sum) -> Array:
+    def _to_input(self, summed: Sum) -> Array:
         """Times to give an input of the layer its gradient, summed up in placements."""
-        return _times(self.moves(own.tensor, True), own.choices, [self._end(own.tensor)], INPUT_GRADIENT)[:, 0]
+        return _times(self.moves(summed.tensor, True), summed.choices, [self._end(summed.tensor)], INPUT_GRADIENT)[:, 0]
 
-    def _to_sum(self, own: Sum, reader: Operator) -> Array:
+    def _to_sum(self, summed: Sum, reader: Operator) -> Array:
         """Times to sum up the gradient that an operator returns in placements."""
-        back = [returned(reader, each.strategy, own.tensor) for each in self.signatures[self.index[reader.name]]]
-        return _times(self.moves(own.tensor, True), back, own.choices, INPUT_GRADIENT)
+        back = [
+            returned(reader, signature.strategy, summed.tensor)
+            for signature in self.signatures[self.index[reader.name]]
+        ]
+        return _times(self.moves(summed.tensor, True), back, summed.choices, INPUT_GRADIENT)
 
     def _edge(self, reader: Operator, name: str, summed: bool, copied: bool) -> Array:
         """Times to read what another operator makes, and to return its gradient where it is not a sum's.
@@ -142,17 +152,20 @@ class MeshProblem(MeshCopies):
         Of what may have a copy only the latter (see `_copy_edges`).
         Operators of a loss split the classes along the same axes, or none does.
         """
-        maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
+        maker, makers = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
         others = self.signatures[self.index[reader.name]]
-        held, wanted = [each.held for each in own], [self.needed(reader, each.strategy, name) for each in others]
+        held, wanted = (
+            [signature.held for signature in makers],
+            [self.needed(reader, signature.strategy, name) for signature in others],
+        )
         costs = _times(self.moves(name, False), held, wanted, (not copied) * self._when(reader, name))
         if not summed and self._sends(name):
-            back = [returned(reader, each.strategy, name) for each in others]
-            goal = [gradient(maker, each.strategy) for each in own]
+            back = [returned(reader, signature.strategy, name) for signature in others]
+            goal = [gradient(maker, signature.strategy) for signature in makers]
             moved = _times(self.moves(name, True), back, goal, INPUT_GRADIENT).swapaxes(0, 1)
             costs = _added(costs, moved)
         if {name, reader.name} <= {*self.graph.loss_names}:
-            one, two = ([class_axes(each.strategy) for each in rows] for rows in (own, others))
+            one, two = ([class_axes(signature.strategy) for signature in rows] for rows in (makers, others))
             agrees = np.array([[a == b for b in two] for a in one])
             costs = np.where(agrees[..., None], costs, UNLIMITED)
         return costs
@@ -195,23 +208,23 @@ class MeshProblem(MeshCopies):
             yield Edge(number, self.index[reader.name], self.once(key, partial(self._from_copy, copied, reader)))
 
     def _held_alike(self, copied: CopiedTensor) -> Array:
-        held = [each.held for each in self.signatures[self.index[copied.tensor]]]
-        table = np.array([[own == state.held for state in copied.states] for own in held])
+        held = [signature.held for signature in self.signatures[self.index[copied.tensor]]]
+        table = np.array([[placements == state.held for state in copied.states] for placements in held])
         return np.where(table, 0, UNLIMITED)[..., None].repeat(len(COORDINATES), axis=-1)
 
     def _from_copy(self, copied: CopiedTensor, reader: Operator) -> Array:
         """Times to read a tensor that may have a copy, and to return its gradient where it is not a sum's."""
         name, states = copied
         signatures, moves = self.signatures[self.index[reader.name]], self.moves(name, False)
-        wanted = [self.needed(reader, each.strategy, name) for each in signatures]
-        found = np.empty((len(states), len(wanted), 1), np.int64)
+        wanted = [self.needed(reader, signature.strategy, name) for signature in signatures]
+        times = np.empty((len(states), len(wanted), 1), np.int64)
         for k, state in enumerate(states):
             for j, need in enumerate(wanted):
                 source = state.copy if self.takes_copy(reader, name, state, need) else None
-                found[k, j] = _limited(moves.cost(source or state.held, need))
-        costs = np.where(found >= UNLIMITED, UNLIMITED, found * self._when(reader, name))
-        if name in self.graph.inputs and name not in {each.tensor for each in self.sums} and self._sends(name):
-            back = [returned(reader, each.strategy, name) for each in signatures]
+                times[k, j] = _limited(moves.cost(source or state.held, need))
+        costs = np.where(times >= UNLIMITED, UNLIMITED, times * self._when(reader, name))
+        if name in self.graph.inputs and name not in {summed.tensor for summed in self.sums} and self._sends(name):
+            back = [returned(reader, signature.strategy, name) for signature in signatures]
             held = [state.held for state in states]
             costs = _added(costs, _times(self.moves(name, True), back, held, INPUT_GRADIENT).swapaxes(0, 1))
         return costs
@@ -222,10 +235,12 @@ class MeshProblem(MeshCopies):
         rooflines, local, _ = self.own(operator)
         rows = {
             strategy: strategy_costs(rooflines, local, strategy, self.mesh, not self.joined)
-            for strategy in {each.strategy for each in signatures}
+            for strategy in {signature.strategy for signature in signatures}
         }
-        costs = np.array([rows[each.strategy] for each in signatures], np.int64)
-        costs[:, -1] += [rooflines.saved(local.name, share(each.held, self.mesh.sizes)) for each in signatures]
+        costs = np.array([rows[signature.strategy] for signature in signatures], np.int64)
+        costs[:, -1] += [
+            rooflines.saved(local.name, share(signature.held, self.mesh.sizes)) for signature in signatures
+        ]
         moves, is_last = self.moves(name, False), self.tensors[name].end is not None and not self.readers.get(name)
         for k, (strategy, held) in enumerate(signatures):
             costs[k] = _added(costs[k], _times(moves, [made(operator, strategy)], [held], FORWARD)[0, 0])
@@ -234,7 +249,7 @@ class MeshProblem(MeshCopies):
                 costs[k] = _added(costs[k], back)
         if self.joined:
             if local.name == rooflines.graph.operators[0].name:
-                costs[:, : len(PASSES)] += [rooflines.constant(each) for each in PASSES]
+                costs[:, : len(PASSES)] += [rooflines.constant(pass_name) for pass_name in PASSES]
         else:
             for source in operator.reads:
                 if source in self.graph.inputs and source not in self.copied_names:
@@ -243,10 +258,13 @@ class MeshProblem(MeshCopies):
 
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:
         """What it takes to read an input of the layer, and to return its gradient where it is not a sum's."""
-        held, wanted = self._end(source), [self.needed(operator, each.strategy, source) for each in signatures]
+        held, wanted = (
+            self._end(source),
+            [self.needed(operator, signature.strategy, source) for signature in signatures],
+        )
         costs: Array = _times(self.moves(source, False), [held], wanted, self._when(operator, source))[0]
-        if source not in {each.tensor for each in self.sums}:
-            back = [returned(operator, each.strategy, source) for each in signatures]
+        if source not in {summed.tensor for summed in self.sums}:
+            back = [returned(operator, signature.strategy, source) for signature in signatures]
             moved = _times(self.moves(source, True), back, [held], INPUT_GRADIENT)[:, 0]
             costs = _added(costs, moved)
         return costs
@@ -278,9 +296,9 @@ def _times(
 ) -> Array:
     """Times between placements, in these coordinates; `UNLIMITED` where there is no path."""
     rows, columns = list(dict.fromkeys(sources)), list(dict.fromkeys(targets))
-    found = np.array([[_limited(moves.cost(a, b)) for b in columns] for a in rows], np.int64)
+    costs = np.array([[_limited(moves.cost(a, b)) for b in columns] for a in rows], np.int64)
     row, column = {a: i for i, a in enumerate(rows)}, {b: i for i, b in enumerate(columns)}
-    table = found[np.ix_([row[a] for a in sources], [column[b] for b in targets])][..., None]
+    table = costs[np.ix_([row[a] for a in sources], [column[b] for b in targets])][..., None]
     return np.where(table >= UNLIMITED, UNLIMITED, table * coordinates)
 
 

@@ -91,19 +91,21 @@ class MixedQuestion:
     def mix(self, mix: Mix) -> TeamQuestion:
         """Return the question of one mix."""
         names = {self.name(kind, team, mix.at(team)): name for name, (kind, team) in kinds_of(mix).items()}
-        own = (replace(each, device=names[each.device]) for each in self.model.profiles if each.device in names)
+        profiles = (
+            replace(profile, device=names[profile.device]) for profile in self.model.profiles if profile.device in names
+        )
         parts = {name: self.model.parts[known] for known, name in names.items()}
         homes = list(zip(self.together, mix.tied, strict=True))
         at = {name: mix.at(team) for layers, team in homes for name in layers}
         shared = ((tie, at[tie.layers[0]]) for tie in self.whole.ties)
         ties = (tie if split is None else self._on(split, tie) for tie, split in shared)
-        model = replace(self.model, profiles=tuple(own), parts=parts, ties=tuple(tie for tie in ties if tie))
+        model = replace(self.model, profiles=tuple(profiles), parts=parts, ties=tuple(tie for tie in ties if tie))
         pins = tuple((name, teams_of(team)) for layers, team in homes for name in layers)
         return TeamQuestion(mix, model, mixed_cluster(self.cluster, mix), replace(self.job, pin=self.job.pin + pins))
 
     def _on(self, split: Split, tie: Tie) -> Tie | None:
         """What layers share on a device of a split; None if nothing."""
-        return next((own for own in self.ties[split] if own.layers == tie.layers), None)
+        return next((shared for shared in self.ties[split] if shared.layers == tie.layers), None)
 
     def every(self, most: int = MOST) -> tuple[Mix, ...] | None:
         """Return all mixes; None if they are more than ``most``."""
@@ -123,7 +125,7 @@ def team_questions(
     OutOfTimeError
         Once the clock is over, if there is one.
     """
-    every = {team: replace(own, clock=clock) for team, own in every_team(model, cluster, job).items()}
+    every = {team: replace(teams, clock=clock) for team, teams in every_team(model, cluster, job).items()}
     return _questions(every, model, cluster, job)
 
 
@@ -146,18 +148,20 @@ def _questions(
     ways: dict[Split, Model] = {}
     nothing: list[str] = []
     for team, teams in every.items():
-        own = replace(job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes))
-        found = {}
+        team_job = replace(
+            job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes)
+        )
+        ways_of_team = {}
         for split, costs in () if job.strategy else TeamWays(teams).ways(job.sequence_parallel):
-            found[split] = costs
-            yield TeamQuestion(split, costs, team_cluster(cluster, team), own)
-        ways |= found
+            ways_of_team[split] = costs
+            yield TeamQuestion(split, costs, team_cluster(cluster, team), team_job)
+        ways |= ways_of_team
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes)
-        for split, costs in mesh_ways(meshes, job.sequence_parallel, [*found.values()]):
-            found[split] = costs
+        for split, costs in mesh_ways(meshes, job.sequence_parallel, [*ways_of_team.values()]):
+            ways_of_team[split] = costs
             counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
-            yield TeamQuestion(split, costs, team_cluster(cluster, team), replace(own, micro_batches=counts))
-        if not found:
+            yield TeamQuestion(split, costs, team_cluster(cluster, team), replace(team_job, micro_batches=counts))
+        if not ways_of_team:
             why = why_nothing(teams)
             nothing.append(
                 f"teams of {team}: no operator of {model.name!r} can be split over them"
@@ -185,13 +189,13 @@ def _mixes(
             }
             sizes = tuple(sorted({split.team for split in alike} | ({1} & set(job.teams))))
             if len(sizes) > 1:
-                own = replace(job, teams=(), unlike_teams=False, micro_batches=counts, zero=levels)
-                yield _mixed(every, alike, sizes, own)
+                mixed_job = replace(job, teams=(), unlike_teams=False, micro_batches=counts, zero=levels)
+                yield _mixed(every, alike, sizes, mixed_job)
 
 
 def _mixed(every: Mapping[int, Teams], ways: Mapping[Split, Model], sizes: tuple[int, ...], job: Job) -> MixedQuestion:
     some = next(iter(every.values()))
-    whole, found = some.model, list[Profile]()
+    whole, profiles = some.model, list[Profile]()
     layers = tuple(replace(layer, work=None, operators="") for layer in whole.layers)
     ties = {split: costs.ties for split, costs in ways.items()}
     bare = MixedQuestion(whole, some.cluster, job, whole, tuple(ways), sizes, ties)
@@ -200,13 +204,13 @@ def _mixed(every: Mapping[int, Teams], ways: Mapping[Split, Model], sizes: tuple
         name = bare.name(kind.name, team, split)
         if split is None:
             said = Provenance("analytic", "teams of 1")
-            found += [Profile(name, size, some.costs(kind, size), said) for size in some.sizes]
+            profiles += [Profile(name, size, some.costs(kind, size), said) for size in some.sizes]
             parts[name] = tuple(layer.parameters for layer in whole.layers)
         else:
-            own = [profile for profile in ways[split].profiles if profile.device == kind.name]
-            found += [replace(profile, device=name) for profile in own]
+            known = [profile for profile in ways[split].profiles if profile.device == kind.name]
+            profiles += [replace(profile, device=name) for profile in known]
             parts[name] = tuple(layer.parameters for layer in ways[split].layers)
-    model = replace(whole, layers=layers, profiles=tuple(found), ties=(), operators={}, parts=parts)
+    model = replace(whole, layers=layers, profiles=tuple(profiles), ties=(), operators={}, parts=parts)
     return replace(bare, model=model)
 
 
@@ -214,7 +218,7 @@ def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
     """Return the sets of layers that share weights with each other, by name."""
     place = {name: i for i, name in enumerate(model.names)}
     sets = merge_overlapping([place[name] for name in tie.layers] for tie in model.ties)
-    return tuple(tuple(model.names[i] for i in own) for own in sets)
+    return tuple(tuple(model.names[i] for i in tied) for tied in sets)
 
 
 def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:

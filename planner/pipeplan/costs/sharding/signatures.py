@@ -132,36 +132,36 @@ class MeshSignatures:
     def signatures(self) -> tuple[tuple[Signature, ...], ...]:
         """Those of each operator."""
         return tuple(
-            self.once(("signatures", self.likeness[each.name]), partial(self._signatures, each))
-            for each in self.graph.operators
+            self.once(("signatures", self.likeness[operator.name]), partial(self._signatures, operator))
+            for operator in self.graph.operators
         )
 
     @cached_property
     def sums(self) -> tuple[Sum, ...]:
         """Tensors whose gradients are summed up in placements that are chosen."""
-        found = []
+        sums = []
         for name in (*self.graph.inputs, *self.index):
             readers = self.readers.get(name, ())
             if readers and len(readers) + (name in self.graph.outputs) > 1 and self._sends(name):
-                back = [(self.likeness[each.name], each.reads[name]) for each in readers]
+                back = [(self.likeness[reader.name], reader.reads[name]) for reader in readers]
                 key = "sum", self.likeness.get(name, name), name in self.graph.outputs, *back
                 choices = self.once(key, partial(self._sum_choices, name)) if self.only is None else self._chosen(name)
-                found.append(Sum(name, choices))
-        return tuple(found)
+                sums.append(Sum(name, choices))
+        return tuple(sums)
 
     @cached_property
     def index(self) -> dict[str, int]:
         """Number of each operator."""
-        return {each.name: v for v, each in enumerate(self.graph.operators)}
+        return {operator.name: v for v, operator in enumerate(self.graph.operators)}
 
     @cached_property
     def readers(self) -> dict[str, tuple[Operator, ...]]:
         """The operators that read each tensor."""
-        found: dict[str, list[Operator]] = {}
-        for each in self.graph.operators:
-            for name in each.reads:
-                found.setdefault(name, []).append(each)
-        return {name: tuple(own) for name, own in found.items()}
+        readers: dict[str, list[Operator]] = {}
+        for operator in self.graph.operators:
+            for name in operator.reads:
+                readers.setdefault(name, []).append(operator)
+        return {name: tuple(operators) for name, operators in readers.items()}
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -172,13 +172,19 @@ class MeshSignatures:
     @cached_property
     def likeness(self) -> dict[str, Hashable]:
         """What determines the signatures and costs of each operator; equal for operators that are alike."""
-        found: dict[str, Hashable] = {}
-        for each in self.graph.operators:
-            own = self.own(each)
-            read = tuple((self.tensors[name], name in self.graph.inputs) for name in each.reads)
-            chosen = self.only.operators[each.name] if self.only else None
-            found[each.name] = id(own.rooflines), own.operator.name, self.tensors[each.name], read, chosen
-        return found
+        likeness: dict[str, Hashable] = {}
+        for operator in self.graph.operators:
+            in_layer = self.own(operator)
+            read = tuple((self.tensors[name], name in self.graph.inputs) for name in operator.reads)
+            chosen = self.only.operators[operator.name] if self.only else None
+            likeness[operator.name] = (
+                id(in_layer.rooflines),
+                in_layer.operator.name,
+                self.tensors[operator.name],
+                read,
+                chosen,
+            )
+        return likeness
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return what is known under a key, made the first time."""
@@ -228,13 +234,13 @@ class MeshSignatures:
     def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
         if self.only:
             return (self.only.operators[operator.name],)
-        own = strategies(operator, self.mesh.sizes, self.gathers, self.tokens)
+        allowed = strategies(operator, self.mesh.sizes, self.gathers, self.tokens)
         if not self.split_loss and operator.name in self.graph.loss_names:
-            own = tuple(strategy for strategy in own if not splits(strategy))
+            allowed = tuple(strategy for strategy in allowed if not splits(strategy))
         if self.allows is not None:
-            own = tuple(strategy for strategy in own if self.allows(self.own(operator).operator, strategy))
-        found = tuple(Signature(strategy, held) for strategy in own for held in self._held(operator, strategy))
-        return following(operator, found, self.named) if self.named else found
+            allowed = tuple(strategy for strategy in allowed if self.allows(self.own(operator).operator, strategy))
+        signatures = tuple(Signature(strategy, held) for strategy in allowed for held in self._held(operator, strategy))
+        return following(operator, signatures, self.named) if self.named else signatures
 
     def _held(self, operator: Operator, strategy: Strategy) -> tuple[Placements, ...]:
         """The placements in which what an operator makes may be held: parts of sums are added up."""
@@ -242,9 +248,9 @@ class MeshSignatures:
         if end is not None:
             return (end,)
         targets = (WHOLE, *range(len(operator.makes))) if self.scatters else (WHOLE,)
-        found = product(*(targets if placement == PARTIAL else (placement,) for placement in made(operator, strategy)))
+        every = product(*(targets if placement == PARTIAL else (placement,) for placement in made(operator, strategy)))
         fits = self.moves(operator.name, False).fits
-        return tuple(placements for placements in found if PARTIAL not in made(operator, strategy) or fits(placements))
+        return tuple(placements for placements in every if PARTIAL not in made(operator, strategy) or fits(placements))
 
     def _chosen(self, name: str) -> tuple[Placements, ...]:
         """The placements in which a gradient is summed up under chosen strategies; outputs without have their own."""
@@ -257,19 +263,21 @@ class MeshSignatures:
 
         That of an output can get them from behind the layer.
         """
-        found = {(WHOLE,) * len(self.mesh.sizes)}
+        choices = {(WHOLE,) * len(self.mesh.sizes)}
         if self.tensors[name].end is not None:
-            found.add(self._end(name))
-        for each in self.readers[name]:
-            own = {signature.strategy for signature in self.signatures[self.index[each.name]]}
-            found |= {returned(each, strategy, name) for strategy in own}
+            choices.add(self._end(name))
+        for reader in self.readers[name]:
+            strategies = {signature.strategy for signature in self.signatures[self.index[reader.name]]}
+            choices |= {returned(reader, strategy, name) for strategy in strategies}
         if name in self.index:
             maker = self.index[name]
-            found |= {gradient(self.graph.operators[maker], each.strategy) for each in self.signatures[maker]}
+            choices |= {
+                gradient(self.graph.operators[maker], signature.strategy) for signature in self.signatures[maker]
+            }
         if name in self.graph.outputs:
             moves = self.moves(name, True)
-            found = {placements for placements in found if moves.cost(self._end(name), placements) is not None}
-        return tuple(sorted(found))
+            choices = {placements for placements in choices if moves.cost(self._end(name), placements) is not None}
+        return tuple(sorted(choices))
 
 
 def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
@@ -277,12 +285,13 @@ def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
 
     Tokens have those of the layer's other tensors where none of its own operators runs on parts of them.
     """
-    tokens = gcd(*(each.loops[TOKEN] for each in graph.operators if TOKEN in each.loops)) or 1
-    rows = [(each, each.reads[name]) for each in graph.operators if name in each.reads]
-    rows += [(each, each.makes) for each in graph.operators if each.name == name]
+    tokens = gcd(*(operator.loops[TOKEN] for operator in graph.operators if TOKEN in operator.loops)) or 1
+    rows = [(operator, operator.reads[name]) for operator in graph.operators if name in operator.reads]
+    rows += [(operator, operator.makes) for operator in graph.operators if operator.name == name]
     count = len(rows[0][1]) if rows else 0
     return tuple(
-        lcm(*(each.loops.get(axes[i], tokens if axes[i] == TOKEN else 1) for each, axes in rows)) for i in range(count)
+        lcm(*(operator.loops.get(axes[i], tokens if axes[i] == TOKEN else 1) for operator, axes in rows))
+        for i in range(count)
     )
 
 
@@ -293,7 +302,7 @@ def with_fitting_ends(graph: OperatorGraph, strategies: LayerStrategies, sizes: 
         name = stream(graph, names)
         parts = parts_of(graph, name) if name else ()
         counts = {
-            placement: prod(n for n, own in zip(sizes, placements, strict=True) if own == placement)
+            placement: prod(n for n, other in zip(sizes, placements, strict=True) if other == placement)
             for placement in placements
         }
         return all(

@@ -82,11 +82,11 @@ class MeshTeams(MeshMembers):
         asked for by name has the meshes with as many axes as it can split, also in one node.
         """
         nodes = {place.nodes for place in teams.places.values()}
-        every = (each for graph in teams.model.operators.values() for each in graph.operators)
+        every = (operator for graph in teams.model.operators.values() for operator in graph.operators)
         if len(nodes) == 1 and teams.strategy:
             shapes = shapes_of(teams.strategy, fitting(teams.team, teams.team // nodes.pop()))
-            return tuple(cls(teams, sizes, batch, named=own) for sizes, own in shapes)
-        if len(nodes) > 1 or (nodes == {1} and any(TOKEN in each.makes for each in every)):
+            return tuple(cls(teams, sizes, batch, named=named) for sizes, named in shapes)
+        if len(nodes) > 1 or (nodes == {1} and any(TOKEN in operator.makes for operator in every)):
             return ()
         most = min(axes, 1) if nodes == {1} else axes
         within = teams.team // nodes.pop()
@@ -94,14 +94,14 @@ class MeshTeams(MeshMembers):
 
     def ways(self, tokens: bool = True) -> list[Way]:
         """Return ways, the best ones among them; ``tokens``: also those that split what passes between layers."""
-        found: dict[Way, None] = {}
+        ways: dict[Way, None] = {}
         for placements in self._between(tokens):
             can = self._passes(placements)
             if any(can) or set(placements) == {WHOLE}:
                 for passes, strategies in self._ways(placements, can):
                     if self._agrees(strategies) and self._is_asked(strategies):
-                        found[Way(placements, passes, tuple(strategies.items()))] = None
-        return [way for way in found if self.possible(way)]
+                        ways[Way(placements, passes, tuple(strategies.items()))] = None
+        return [way for way in ways if self.possible(way)]
 
     def _between(self, tokens: bool) -> Iterable[Placements]:
         """Return the placements that what passes between layers may have."""
@@ -113,9 +113,11 @@ class MeshTeams(MeshMembers):
     def _is_asked(self, strategies: Mapping[Case, LayerStrategies]) -> bool:
         """Whether any operator is split; if a strategy is named, any product by this."""
         if self.named is None:
-            return any(own.splits_any for own in strategies.values())
-        every = ((each, own) for (name, *_), own in strategies.items() for each in self.graphs[name].operators)
-        return any(follows(each, own.operators[each.name].strategy, self.named) for each, own in every)
+            return any(layer.splits_any for layer in strategies.values())
+        every = (
+            (operator, layer) for (name, *_), layer in strategies.items() for operator in self.graphs[name].operators
+        )
+        return any(follows(operator, layer.operators[operator.name].strategy, self.named) for operator, layer in every)
 
     @property
     def _rank(self) -> int:
@@ -127,7 +129,7 @@ class MeshTeams(MeshMembers):
         """Whether the output of each layer can have placements: only the next one reads it, and nothing else."""
         model = self.teams.model
         graphs = [self.graphs.get(layer.operators) for layer in model.layers]
-        found = [
+        passes = [
             before is not None
             and after is not None
             and set(placements) != {WHOLE}
@@ -137,12 +139,12 @@ class MeshTeams(MeshMembers):
             and self._fits(after, tuple(after.inputs), placements)
             for cut, (before, after) in enumerate(pairwise(graphs))
         ]
-        return (*found, False)
+        return (*passes, False)
 
     def _fits(self, graph: OperatorGraph, names: tuple[str, ...], placements: Placements) -> bool:
         rows = _rows(graph, stream(graph, names))
         return max(placements) < len(rows[0][1]) and not any(
-            lcm(*(each.loops.get(axes[axis], 1) for each, axes in rows))
+            lcm(*(operator.loops.get(axes[axis], 1) for operator, axes in rows))
             % prod(n for n, placement in zip(self.sizes, placements, strict=True) if placement == axis)
             for axis in range(len(rows[0][1]))
         )
@@ -164,7 +166,7 @@ class MeshTeams(MeshMembers):
                     self.teams.check()
                     passes = self._best_passes(placements, can, *at) if SAMPLES in placements else can
                     cases = self.cases(placements, passes)
-                    yield passes, {case: self._least(own, case, *at)[1] for case, own in cases.items()}
+                    yield passes, {case: self._least(layers, case, *at)[1] for case, layers in cases.items()}
 
     def _takes(self, placements: Placements, can: tuple[bool, ...], size: int) -> bool:
         """Whether what passes between layers can have placements at a micro-batch size."""
@@ -188,17 +190,17 @@ class MeshTeams(MeshMembers):
 
         Layers of equal operators count alike.
         """
-        alike = {name: own for (name, *_), own in self.cases((), (False,) * len(can)).items()}
+        alike = {name: layers for (name, *_), layers in self.cases((), (False,) * len(can)).items()}
         paths: dict[bool, tuple[Figures, tuple[bool, ...]]] = {False: ((0,) * len(rows), ())}
         for i, layer in enumerate(self.teams.model.layers):
             longer: dict[bool, tuple[Figures, tuple[bool, ...]]] = {}
             for after, (before, (spent, path)) in product((False, True) if can[i] else (False,), paths.items()):
                 if layer.operators:
                     case = self.case(i, placements, (*(before,) * i, after))
-                    own, _ = self._least(alike[layer.operators], case, kind, size, rows, keeps)
-                    spent = tuple(map(add, spent, own))
-                found = spent, (*path, after)
-                longer[after] = min(longer.get(after, found), found)
+                    figures, _ = self._least(alike[layer.operators], case, kind, size, rows, keeps)
+                    spent = tuple(map(add, spent, figures))
+                path_to = spent, (*path, after)
+                longer[after] = min(longer.get(after, path_to), path_to)
             paths = longer
         return paths[False][1]
 
@@ -220,8 +222,8 @@ class MeshTeams(MeshMembers):
     def _agrees(self, strategies: Mapping[Case, LayerStrategies]) -> bool:
         """Whether layers that share weights split these alike; where operators are not known, they are whole."""
         cuts: dict[str, list[Cuts]] = {}
-        for (name, *_), own in strategies.items():
-            of = {operator: strategy for operator, (strategy, _) in own.operators.items()}
+        for (name, *_), layer in strategies.items():
+            of = {operator: strategy for operator, (strategy, _) in layer.operators.items()}
             cuts.setdefault(name, []).append(shared_cuts(self.graphs[name], of))
         return agree(self.teams.model, lambda name: cuts.get(name, []))
 
@@ -244,22 +246,22 @@ def mesh_ways(
     """
     kept = [figures(model, every[0].teams) for model in others] if every else []
     numbers = count(len(others))
-    for own in every:
-        models = [(way, own.model(way)) for way in own.ways(tokens)]
-        for k in unlike([figures(model, own.teams) for _, model in models], kept, ALIKE):
-            own.teams.check()
+    for mesh in every:
+        models = [(way, mesh.model(way)) for way in mesh.ways(tokens)]
+        for k in unlike([figures(model, mesh.teams) for _, model in models], kept, ALIKE):
+            mesh.teams.check()
             way, model = models[k]
-            yield own.split(way, next(numbers)), model
+            yield mesh.split(way, next(numbers)), model
 
 
 def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerStrategies]:
     """Return the strategies with least of some sums of coordinates, in order as far as 61 bits go; and the sums."""
-    found = least(problem.sharding.project(in_order(problem.sharding, rows)), clock)
-    assert found is not None, "no operator has to be split"
-    costs = problem.sharding.evaluate(found)
+    choice = least(problem.sharding.project(in_order(problem.sharding, rows)), clock)
+    assert choice is not None, "no operator has to be split"
+    costs = problem.sharding.evaluate(choice)
     assert costs is not None, "it was found"
-    figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))
-    return figures, problem.layer_strategies(found)
+    figures = tuple(int(figure) for figure in rows @ np.array(costs, np.int64))
+    return figures, problem.layer_strategies(choice)
 
 
 def _hands_over(before: OperatorGraph, after: OperatorGraph, placements: Placements) -> bool:
@@ -280,5 +282,5 @@ def _hands_over(before: OperatorGraph, after: OperatorGraph, placements: Placeme
 
 def _rows(graph: OperatorGraph, name: str) -> list[tuple[Operator, tuple[str, ...]]]:
     """The operators that read or make a tensor, with the loop of each of its axes."""
-    found = [(each, each.reads[name]) for each in graph.operators if name in each.reads]
-    return found + [(each, each.makes) for each in graph.operators if each.name == name]
+    rows = [(operator, operator.reads[name]) for operator in graph.operators if name in operator.reads]
+    return rows + [(operator, operator.makes) for operator in graph.operators if operator.name == name]

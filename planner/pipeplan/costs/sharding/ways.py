@@ -85,16 +85,18 @@ class TeamWays:
             choices = {name: self._worthwhile(name, placements, passes) for name in names}
             every = _AllLayers(self, placements, passes)
             together = chain(*map(self._together, _with_and_without(choices)))
-            found = [every.way(main, 0) for main in together if every.possible(main) and every.splits(main)]
-            for k in unlike([figures(model, self.teams) for _, model in found], [], NEARLY):
-                split, model = found[k]
+            ways = [every.way(main, 0) for main in together if every.possible(main) and every.splits(main)]
+            for k in unlike([figures(model, self.teams) for _, model in ways], [], NEARLY):
+                split, model = ways[k]
                 yield replace(split, number=next(numbers)), model
 
     def way(self, main: Mapping[str, MainStrategies], tokens: bool = False) -> tuple[Split, Model]:
         """Return a way with main strategies by graph, and the costs of a device; ``tokens``: with parts of them."""
         every = {}
         for name, graph in self.graphs.items():
-            shared = {each.name for each in graph.operators if any(weight.shared for weight in each.weights)}
+            shared = {
+                operator.name for operator in graph.operators if any(weight.shared for weight in operator.weights)
+            }
             every[name] = tuple((dict.fromkeys(sorted(shared), (AxisStrategy(),)) | dict(main[name])).items())
         return _AllLayers(self, *self._between[-1 if tokens else 0]).way(every, 0)
 
@@ -105,9 +107,9 @@ class TeamWays:
     def _layer(self, whole: Rooflines, input_: Placements, output: Placements) -> LayerWays:
         key = id(whole), input_, output
         if key not in self._layers:
-            _, own = self._rooflines.setdefault(id(whole), (whole, self._with_samples(whole)))
+            _, rooflines = self._rooflines.setdefault(id(whole), (whole, self._with_samples(whole)))
             problem = MeshProblem(
-                own,
+                rooflines,
                 self.teams.mesh(whole.kind, (self.teams.team,)),
                 input_,
                 output,
@@ -130,13 +132,13 @@ class TeamWays:
             if layer.operators == name:
                 groups.setdefault((ends_of(placements, passes, i), layer.parameters), []).append(i)
         for kind, size in product(self.teams.kinds, self.teams.sizes):
-            found = []
+            layers_at = []
             for (ends, _), layers in groups.items():
                 whole = self.teams.rooflines(layers[0], kind, size)
                 cost = mean_cost([self.teams.costs(kind, size)[i] for i in layers])
                 mean = whole if cost == whole.cost else replace(whole, cost=cost)
-                found.append((len(layers), self._layer(mean, *ends)))
-            yield found
+                layers_at.append((len(layers), self._layer(mean, *ends)))
+            yield layers_at
 
     def _with_samples(self, whole: Rooflines) -> Rooflines:
         graph = with_samples(whole.graph, self.teams.plain)
@@ -151,15 +153,15 @@ class TeamWays:
     def _between(self) -> list[tuple[Placements, tuple[bool, ...]]]:
         """The placements of what passes between layers, each with the layers whose output has it: whole first."""
         named = [self.graphs.get(layer.operators) for layer in self.model.layers]
-        found: dict[int, list[bool]] = {}
+        passes: dict[int, list[bool]] = {}
         for cut, (before, after) in enumerate(pairwise(named)):
             axis = WHOLE
             if before is not None and after is not None and self.model.crossing(cut) == (cut,):
                 axis = _passed_axis(before, after, self.teams.team)
             if axis != WHOLE:
-                found.setdefault(axis, [False] * len(named))[cut] = True
+                passes.setdefault(axis, [False] * len(named))[cut] = True
         whole = (WHOLE,), (False,) * len(named)
-        return [whole, *(((axis,), tuple(row)) for axis, row in sorted(found.items()))]
+        return [whole, *(((axis,), tuple(row)) for axis, row in sorted(passes.items()))]
 
     def _worthwhile(self, name: str, placements: Placements, passes: tuple[bool, ...]) -> dict[MainStrategies, Figures]:
         """The main strategies of layers with the same operators that no others dominate on all kinds at all sizes.
@@ -167,22 +169,24 @@ class TeamWays:
         With each, its figures for all of these.
         """
         alike = list(self._alike(name, placements, passes))
-        problems = [own for row in alike for _, own in row]
+        problems = [layer_ways for row in alike for _, layer_ways in row]
         kept: dict[MainStrategies, Figures] = {}
-        for shared in max((own for _, own in alike[0]), key=lambda own: own.problem.tokens).shared_strategies:
-            found: dict[MainStrategies, None] = {}
+        for shared in max(
+            (layer_ways for _, layer_ways in alike[0]), key=lambda layer_ways: layer_ways.problem.tokens
+        ).shared_strategies:
+            mains: dict[MainStrategies, None] = {}
             for problem in problems:
                 self.teams.check()
-                found |= dict.fromkeys(problem.undominated(shared))
+                mains |= dict.fromkeys(problem.undominated(shared))
             rows: dict[MainStrategies, Figures] = {}
-            for main in found:
+            for main in mains:
                 self.teams.check()
                 if all(problem.chosen(main) for problem in problems):
                     rows[main] = tuple(chain.from_iterable(_figures(row, main) for row in alike))
             for keeps in (False, True):
-                both = {main: own for main, own in rows.items() if (KEEPS in main) == keeps}
+                both = {main: figures for main, figures in rows.items() if (KEEPS in main) == keeps}
                 undominated = minimal(np.array(list(both.values()))) if both else ()
-                kept |= {main: own for k, (main, own) in enumerate(both.items()) if k in undominated}
+                kept |= {main: figures for k, (main, figures) in enumerate(both.items()) if k in undominated}
         return kept
 
     def _together(self, choices: Mapping[str, Mapping[MainStrategies, Figures]]) -> Iterator[dict[str, MainStrategies]]:
@@ -203,7 +207,7 @@ class TeamWays:
             if len(rows) <= MOST:
                 return iter(rows)
         alike = chain.from_iterable(
-            product(*(self._best(name, own, k) for name, own in choices.items())) for k in self._preferred
+            product(*(self._best(name, mains, k) for name, mains in choices.items())) for k in self._preferred
         )
         return filter(self._agrees, (dict(zip(choices, row, strict=True)) for row in dict.fromkeys(alike)))
 
@@ -215,28 +219,28 @@ class TeamWays:
         With the others, all layers with these operators take no figure more by one of so many parts of what the whole
         model takes at least. Those with least of a preferred figure stay, for each way to split what is shared.
         """
-        rows = {name: np.array([*own.values()]) * self._units(name) for name, own in choices.items()}
-        slack = sum(own.min(0) for own in rows.values()) / parts
-        found: dict[str, dict[MainStrategies, Figures]] = {}
-        for name, own in choices.items():
-            figures = dict(zip(own, rows[name], strict=True))
-            kept = dict.fromkeys(main for k in self._preferred for main in self._best(name, own, k))
-            for main in sorted(own, key=own.__getitem__):
+        rows = {name: np.array([*mains.values()]) * self._units(name) for name, mains in choices.items()}
+        slack = sum(mains.min(0) for mains in rows.values()) / parts
+        fewer: dict[str, dict[MainStrategies, Figures]] = {}
+        for name, mains in choices.items():
+            figures = dict(zip(mains, rows[name], strict=True))
+            kept = dict.fromkeys(main for k in self._preferred for main in self._best(name, mains, k))
+            for main in sorted(mains, key=mains.__getitem__):
                 cuts = shared_cuts(self.graphs[name], dict(main))
                 alike = (other for other in kept if shared_cuts(self.graphs[name], dict(other)) == cuts)
                 if not any(np.all(figures[other] <= figures[main] + slack) for other in alike):
                     kept[main] = None
-            found[name] = {main: own[main] for main in kept}
-        return found
+            fewer[name] = {main: mains[main] for main in kept}
+        return fewer
 
     def _units(self, name: str) -> NDArray[np.float64]:
         """Nanoseconds and bytes of one in each of the figures of the layers with these operators."""
         layers = [i for i, layer in enumerate(self.model.layers) if layer.operators == name]
-        parameters, found = sum(self.model.layers[i].parameters for i in layers), list[float]()
+        parameters, units = sum(self.model.layers[i].parameters for i in layers), list[float]()
         for kind, size in product(self.teams.kinds, self.teams.sizes):
             saved = sum(self.teams.costs(kind, size)[i].saved for i in layers)
-            found += [1, 1, *(max(whole, 1) / PARTS for whole in (parameters, saved)), *[1] * self.teams.again]
-        return np.array(found)
+            units += [1, 1, *(max(whole, 1) / PARTS for whole in (parameters, saved)), *[1] * self.teams.again]
+        return np.array(units)
 
     @property
     def _preferred(self) -> tuple[int, ...]:
@@ -252,11 +256,11 @@ class TeamWays:
         def figures(main: MainStrategies) -> tuple[int, Figures]:
             return sum(choices[main][preferred::width]), choices[main]
 
-        return [min(own, key=figures) for own in groups.values()]
+        return [min(group, key=figures) for group in groups.values()]
 
     def _agrees(self, main: Mapping[str, MainStrategies]) -> bool:
         """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
-        cuts = {name: [shared_cuts(self.graphs[name], dict(own))] for name, own in main.items()}
+        cuts = {name: [shared_cuts(self.graphs[name], dict(strategies))] for name, strategies in main.items()}
         return agree(self.model, lambda name: cuts.get(name, []))
 
 
@@ -279,18 +283,23 @@ class _AllLayers:
     def possible(self, main: Mapping[str, MainStrategies]) -> bool:
         """Whether all layers with the same operators can run alike: some have other ends than the first."""
         names = [layer.operators for layer in self._model.layers]
-        pairs = {(own, name) for row in self._rows.values() for own, name in zip(row, names, strict=True) if own}
-        return all(own.chosen(main[name]) is not None for own, name in pairs if own)
+        pairs = {
+            (layer_ways, name)
+            for row in self._rows.values()
+            for layer_ways, name in zip(row, names, strict=True)
+            if layer_ways
+        }
+        return all(layer_ways.chosen(main[name]) is not None for layer_ways, name in pairs if layer_ways)
 
     def splits(self, main: Mapping[str, MainStrategies]) -> bool:
         """Whether any operator is split on each kind at each micro-batch size; not only the loss."""
         names = [layer.operators for layer in self._model.layers]
         return all(
             any(
-                splits(strategy) and each not in self._ways.graphs[name].loss_names
-                for own, name in zip(row, names, strict=True)
-                if own and (chosen := own.chosen(main[name]))
-                for each, (strategy, _) in chosen.strategies.operators.items()
+                splits(strategy) and operator not in self._ways.graphs[name].loss_names
+                for layer_ways, name in zip(row, names, strict=True)
+                if layer_ways and (chosen := layer_ways.chosen(main[name]))
+                for operator, (strategy, _) in chosen.strategies.operators.items()
             )
             for row in self._rows.values()
         )
@@ -301,12 +310,14 @@ class _AllLayers:
         teams.check()
         profiles, strategies = [], dict[tuple[str, int], tuple[LayerStrategies, ...]]()
         for kind, size in self._places:
-            costs, own = self._on(kind, size, main)
+            costs, layers = self._on(kind, size, main)
             profiles.append(Profile(kind.name, size, costs, Provenance("analytic", f"teams of {teams.team}")))
-            strategies[kind.name, size] = own
+            strategies[kind.name, size] = layers
         sizes = (teams.team,)
         graphs = self._ways.graphs
-        said = parallelism(((graphs[name], own) for name, own in main.items()), any(self._passes))
+        said = parallelism(
+            ((graphs[name], strategies_of_main) for name, strategies_of_main in main.items()), any(self._passes)
+        )
         split = Split(sizes, self._placements, self._passes, number, *teams.links(sizes), strategies, said)
         return split, device_model(model, profiles, self._kept(main), [self._shared(tie, main) for tie in model.ties])
 
@@ -317,26 +328,26 @@ class _AllLayers:
         known: dict[LayerWays, tuple[LayerCost, LayerStrategies]] = {}
         costs, strategies = [], []
         whole = self._teams.costs(kind, size)
-        for layer, own, cost in zip(self._model.layers, self._rows[kind.name, size], whole, strict=True):
-            if own is None:
-                found = cost, LayerStrategies()
-            elif own in known:
-                found = known[own]
+        for layer, layer_ways, cost in zip(self._model.layers, self._rows[kind.name, size], whole, strict=True):
+            if layer_ways is None:
+                priced = cost, LayerStrategies()
+            elif layer_ways in known:
+                priced = known[layer_ways]
             else:
-                chosen = own.chosen(main[layer.operators])
+                chosen = layer_ways.chosen(main[layer.operators])
                 assert chosen is not None, "the way is possible"
-                found = known[own] = own.device(main[layer.operators]), chosen.strategies
-            costs.append(found[0])
-            strategies.append(found[1])
+                priced = known[layer_ways] = layer_ways.device(main[layer.operators]), chosen.strategies
+            costs.append(priced[0])
+            strategies.append(priced[1])
         return tuple(costs), tuple(strategies)
 
     def _kept(self, main: Mapping[str, MainStrategies]) -> list[int]:
         """Bytes of each layer's parameters on a device."""
-        row, found = next(iter(self._rows.values())), []
-        for layer, own in zip(self._model.layers, row, strict=True):
-            chosen = own and own.chosen(main[layer.operators])
-            found.append(chosen.costs[COORDINATES.index("parameters")] if chosen else layer.parameters)
-        return found
+        row, kept = next(iter(self._rows.values())), []
+        for layer, layer_ways in zip(self._model.layers, row, strict=True):
+            chosen = layer_ways and layer_ways.chosen(main[layer.operators])
+            kept.append(chosen.costs[COORDINATES.index("parameters")] if chosen else layer.parameters)
+        return kept
 
     def _shared(self, tie: Tie, main: Mapping[str, MainStrategies]) -> int:
         """Bytes on a device of the weights that layers share."""
@@ -346,9 +357,16 @@ class _AllLayers:
 
 def _figures(alike: Alike, main: MainStrategies) -> Figures:
     """Return the sums of figures of layers under main strategies, bytes in `PARTS`."""
-    rows = np.array([[*own.figures(main), own.rooflines.parameters, own.rooflines.cost.saved] for _, own in alike])
+    rows = np.array(
+        [
+            [*layer_ways.figures(main), layer_ways.rooflines.parameters, layer_ways.rooflines.cost.saved]
+            for _, layer_ways in alike
+        ]
+    )
     *sums, parameters, saved = (rows.T @ [count for count, _ in alike]).tolist()
-    sums[2:4] = (round(PARTS * own / max(whole, 1)) for own, whole in zip(sums[2:4], (parameters, saved), strict=True))
+    sums[2:4] = (
+        round(PARTS * part / max(whole, 1)) for part, whole in zip(sums[2:4], (parameters, saved), strict=True)
+    )
     return tuple(sums)
 
 
@@ -357,8 +375,8 @@ def _with_and_without(
 ) -> Iterator[dict[str, dict[MainStrategies, Figures]]]:
     """Yield the choices without kept copies, and those with them of all graphs that have some, if any has."""
     split = {
-        name: tuple({main: own[main] for main in own if (KEEPS in main) == keeps} for keeps in (False, True))
-        for name, own in choices.items()
+        name: tuple({main: mains[main] for main in mains if (KEEPS in main) == keeps} for keeps in (False, True))
+        for name, mains in choices.items()
     }
     yield {name: without for name, (without, _) in split.items()}
     if any(kept for _, kept in split.values()):
@@ -385,5 +403,5 @@ def _passed_axis(before: OperatorGraph, after: OperatorGraph, team: int) -> int:
 
 def has_token_parts(graph: OperatorGraph, team: int) -> bool:
     """Return whether there are operators with the loop `TOKEN`, and a team divides the parts of all of them."""
-    parts = [each.loops[TOKEN] for each in graph.operators if TOKEN in each.loops]
-    return bool(parts) and not any(each % team for each in parts)
+    parts = [operator.loops[TOKEN] for operator in graph.operators if TOKEN in operator.loops]
+    return bool(parts) and not any(count % team for count in parts)

@@ -39,7 +39,7 @@ class Placement:
     @staticmethod
     def of(space: Space, groups: StageDevices) -> "Placement":
         """The placement that gives these groups."""
-        class_of = {device.index: c for c, each in enumerate(space.classes) for device in each.devices}
+        class_of = {device.index: c for c, device_class in enumerate(space.classes) for device in device_class.devices}
         modes = tuple(Mode(class_of[group[0].index], len(group)) for group in groups)
         if any(
             class_of[device.index] != mode.device_class
@@ -119,33 +119,33 @@ class Moves:
     def _regroup(self, modes: list[Mode], packed: bool) -> None:
         random = self._random
         i, j = random.randrange(len(modes)), random.randrange(len(modes))
-        own, other, kind = modes[i], modes[j], random.random()
+        mode, other, kind = modes[i], modes[j], random.random()
         if not packed or kind < 0.4:
-            modes[i], modes[j] = other, own
+            modes[i], modes[j] = other, mode
         elif kind < 0.65:  # devices from one group to another
             by = random.choice((1, 1, 2, 4, 8))
-            if i != j and own.device_class == other.device_class and own.replicas > by:
-                modes[i], modes[j] = _widened(own, -by), _widened(other, by)
+            if i != j and mode.device_class == other.device_class and mode.replicas > by:
+                modes[i], modes[j] = _widened(mode, -by), _widened(other, by)
         elif kind < 0.8:  # unused devices, in a stage or as one more
             number, idle = random.choice(list(enumerate(self._unused(modes))))
             if idle:
                 by = random.randint(1, idle)
-                if own.device_class == number and random.random() < 0.5:
-                    modes[i] = _widened(own, by)
+                if mode.device_class == number and random.random() < 0.5:
+                    modes[i] = _widened(mode, by)
                 else:
                     modes.insert(random.randint(0, len(modes)), Mode(number, by))
         elif kind < 0.9:  # two neighbours as one
-            if i + 1 < len(modes) and own.device_class == modes[i + 1].device_class:
-                modes[i : i + 2] = [_widened(own, modes[i + 1].replicas)]
-        elif own.replicas > 1:  # one as two
-            first = random.randrange(1, own.replicas)
-            modes[i : i + 1] = [replace(own, replicas=first), _widened(own, -first)]
+            if i + 1 < len(modes) and mode.device_class == modes[i + 1].device_class:
+                modes[i : i + 2] = [_widened(mode, modes[i + 1].replicas)]
+        elif mode.replicas > 1:  # one as two
+            first = random.randrange(1, mode.replicas)
+            modes[i : i + 1] = [replace(mode, replicas=first), _widened(mode, -first)]
 
     def _unused(self, modes: list[Mode]) -> list[int]:
         """Number of devices of each class that no stage has."""
         classes = self.space.classes
         used = [sum(mode.replicas for mode in modes if mode.device_class == c) for c in range(len(classes))]
-        return [len(each.devices) - own for each, own in zip(classes, used, strict=True)]
+        return [len(device_class.devices) - count for device_class, count in zip(classes, used, strict=True)]
 
 
 def _widened(mode: Mode, by: int) -> Mode:

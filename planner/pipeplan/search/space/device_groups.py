@@ -39,7 +39,7 @@ class DeviceClass:
     @cached_property
     def per_node(self) -> int:
         """Most devices of the class in one node."""
-        return max(len(list(own)) for _, own in groupby(self.devices, key=lambda device: device.node))
+        return max(len(list(devices)) for _, devices in groupby(self.devices, key=lambda device: device.node))
 
     @cached_property
     def even(self) -> bool:
@@ -65,10 +65,10 @@ Modes = tuple[Mode, ...]
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """The device classes, in the order of their first devices."""
-    found: dict[tuple[str, Link], list[Device]] = {}
+    by_class: dict[tuple[str, Link], list[Device]] = {}
     for device in cluster.devices:
-        found.setdefault((device.kind.name, cluster.nodes[device.node].link), []).append(device)
-    return tuple(DeviceClass(own[0].kind, link, tuple(own)) for (_, link), own in found.items())
+        by_class.setdefault((device.kind.name, cluster.nodes[device.node].link), []).append(device)
+    return tuple(DeviceClass(devices[0].kind, link, tuple(devices)) for (_, link), devices in by_class.items())
 
 
 def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None) -> StageDevices | None:
@@ -79,7 +79,10 @@ def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = N
     """
     if tile is not None:
         return _tiled(classes, modes, tile)
-    rows = [_used(each, sum(m.replicas for m in modes if m.device_class == c)) for c, each in enumerate(classes)]
+    rows = [
+        _used(device_class, sum(m.replicas for m in modes if m.device_class == c))
+        for c, device_class in enumerate(classes)
+    ]
     taken = [0] * len(classes)
     groups = []
     for mode in modes:
@@ -94,19 +97,25 @@ def tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
 
     A tile divides the replicas and every class's node.
     """
-    if replicas == 1 or all(len(each.devices) <= each.per_node for each in classes):
+    if replicas == 1 or all(len(device_class.devices) <= device_class.per_node for device_class in classes):
         return ()
-    largest = gcd(replicas, *(each.per_node for each in classes))
+    largest = gcd(replicas, *(device_class.per_node for device_class in classes))
     return tuple(q for q in range(1, largest + 1) if largest % q == 0)
 
 
 def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
     """The `tiles` that differ from packing."""
 
-    def packed(tile: int, each: DeviceClass) -> bool:
-        return each.even and tile == min(replicas, each.per_node) and (replicas % tile == each.per_node % tile == 0)
+    def packed(tile: int, device_class: DeviceClass) -> bool:
+        return (
+            device_class.even
+            and tile == min(replicas, device_class.per_node)
+            and (replicas % tile == device_class.per_node % tile == 0)
+        )
 
-    return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
+    return tuple(
+        tile for tile in tiles(classes, replicas) if not all(packed(tile, device_class) for device_class in classes)
+    )
 
 
 def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
@@ -121,8 +130,8 @@ def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], mod
         return
     widths = {mode.replicas for mode in modes}
     ways = [None, *(tiles(classes, *widths) if len(widths) == 1 else ())]
-    found = (groups for tile in ways if (groups := allowed(cluster, job, classes, modes, tile)) is not None)
-    yield from {tuple(tuple(device.index for device in own) for own in groups): groups for groups in found}.values()
+    every = (groups for tile in ways if (groups := allowed(cluster, job, classes, modes, tile)) is not None)
+    yield from {tuple(tuple(device.index for device in group) for group in groups): groups for groups in every}.values()
 
 
 def allowed(
@@ -159,8 +168,8 @@ def _places(cluster: Cluster, groups: StageDevices) -> list[list[tuple[int, Link
 def aligned(cluster: Cluster, groups: StageDevices) -> bool:
     """Return whether every group lies inside one node, or is made of whole nodes."""
     there = Counter(device.node for device in cluster.devices)
-    own = (Counter(device.node for device in group) for group in groups)
-    return all(len(nodes) == 1 or all(count == there[node] for node, count in nodes.items()) for nodes in own)
+    counts = (Counter(device.node for device in group) for group in groups)
+    return all(len(nodes) == 1 or all(count == there[node] for node, count in nodes.items()) for nodes in counts)
 
 
 def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:
@@ -168,7 +177,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
     classes = device_classes(cluster)
     deepest = max(job.depths, default=layers)
     given = job.order is Order.GIVEN
-    class_of = {device.index: c for c, each in enumerate(classes) for device in each.devices}
+    class_of = {device.index: c for c, device_class in enumerate(classes) for device in device_class.devices}
     listed = [class_of[device.index] for device in cluster.devices]
 
     narrowest = min(job.replicas, default=1)
@@ -202,7 +211,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
                 yield from extend([*modes, Mode(c, width)], left, used + width)
                 left[c] += width
 
-    yield from extend([], [len(each.devices) for each in classes], 0)
+    yield from extend([], [len(device_class.devices) for device_class in classes], 0)
 
 
 def shares_equally(job: Job, replicas: int, micro_batches: int) -> bool:
@@ -210,34 +219,36 @@ def shares_equally(job: Job, replicas: int, micro_batches: int) -> bool:
     return job.level < SHARDED or micro_batches % replicas == 0
 
 
-def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:
+def _used(device_class: DeviceClass, count: int) -> tuple[Device, ...]:
     """The first ``count`` devices of a class, shifted so that the last node is full: on the fewest nodes."""
-    ends = [i + 1 for i, (a, b) in enumerate(pairwise(each.devices)) if a.node != b.node] + [len(each.devices)]
+    ends = [i + 1 for i, (a, b) in enumerate(pairwise(device_class.devices)) if a.node != b.node] + [
+        len(device_class.devices)
+    ]
     if count <= ends[0]:
-        return each.devices[:count]
+        return device_class.devices[:count]
     end = next(end for end in ends if end >= count)
-    return each.devices[end - count : end]
+    return device_class.devices[end - count : end]
 
 
 def _within_nodes(cluster: Cluster, classes: tuple[DeviceClass, ...], modes: Modes) -> StageDevices | None:
     """Device groups inside nodes, or on whole ones, in the cluster's order; None if the nodes do not hold them."""
     left = {
-        (c, node): [device for device in each.devices if device.node == node]
-        for c, each in enumerate(classes)
-        for node in sorted(each.nodes)
+        (c, node): [device for device in device_class.devices if device.node == node]
+        for c, device_class in enumerate(classes)
+        for node in sorted(device_class.nodes)
     }
     groups: list[tuple[Device, ...]] = []
     for mode in modes:
-        own = {node: devices for (c, node), devices in left.items() if c == mode.device_class}
-        inside = next((node for node, devices in own.items() if len(devices) >= mode.replicas), None)
-        whole = {node: devices for node, devices in own.items() if len(devices) == len(cluster.nodes[node].kinds)}
+        in_node = {node: devices for (c, node), devices in left.items() if c == mode.device_class}
+        inside = next((node for node, devices in in_node.items() if len(devices) >= mode.replicas), None)
+        whole = {node: devices for node, devices in in_node.items() if len(devices) == len(cluster.nodes[node].kinds)}
         used = (inside,) if inside is not None else _filled({n: len(d) for n, d in whole.items()}, mode.replicas)
         if not used:
             return None
-        taken = [device for node in used for device in own[node]][: mode.replicas]
+        taken = [device for node in used for device in in_node[node]][: mode.replicas]
         groups.append(tuple(taken))
         for node in used:
-            left[mode.device_class, node] = [device for device in own[node] if device not in taken]
+            left[mode.device_class, node] = [device for device in in_node[node] if device not in taken]
     return tuple(groups)
 
 
@@ -267,14 +278,14 @@ def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> StageDe
     groups: list[tuple[Device, ...]] = []
     place = [0] * len(classes)  # stages of each class so far
     for mode in modes:
-        each, stage = classes[mode.device_class], place[mode.device_class]
+        device_class, stage = classes[mode.device_class], place[mode.device_class]
         place[mode.device_class] += 1
-        per_node, nodes_a_stage = each.per_node, replicas // tile
+        per_node, nodes_a_stage = device_class.per_node, replicas // tile
         row, column = divmod(stage, per_node // tile)
         numbers = [(row * nodes_a_stage + j // tile) * per_node + column * tile + j % tile for j in range(replicas)]
-        if numbers[-1] >= len(each.devices) or not each.even:
+        if numbers[-1] >= len(device_class.devices) or not device_class.even:
             return None
-        groups.append(tuple(each.devices[number] for number in numbers))
-    if any(count % (each.per_node // tile) for count, each in zip(place, classes, strict=True)):
+        groups.append(tuple(device_class.devices[number] for number in numbers))
+    if any(count % (device_class.per_node // tile) for count, device_class in zip(place, classes, strict=True)):
         return None
     return tuple(groups)

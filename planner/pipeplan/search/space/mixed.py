@@ -95,9 +95,9 @@ class MixedSpace(Space):
 
     def only(self, ways: Ways) -> "MixedSpace":
         """The space with these ways to split over teams of these sizes, and all that were open for others."""
-        found = copy(self)
-        found._narrow({**self._ways, **ways})
-        return found
+        space = copy(self)
+        space._narrow({**self._ways, **ways})
+        return space
 
     def with_mode(self, mode: Mode) -> Iterator["MixedSpace"]:
         """Yield the spaces in which a stage has a mode: one for each way to split over its teams."""
@@ -232,7 +232,7 @@ class MixedSpace(Space):
         """Put teams into the first nodes with room, and fill up the rest; None if some team has no room."""
         cluster = self.question.cluster
         left = [Counter(node.kinds) for node in cluster.nodes]
-        found: list[list[tuple[str, int]]] = [[] for _ in cluster.nodes]
+        filled: list[list[tuple[str, int]]] = [[] for _ in cluster.nodes]
         for pool, team, replicas in rows:
             name = pool.kind.name
             for _ in range(replicas):
@@ -241,8 +241,8 @@ class MixedSpace(Space):
                 if number is None:
                     return None
                 left[number][name] -= team
-                found[number].append((name, team))
-        nodes = fill_up(cluster, found, left, self.question.sizes)
+                filled[number].append((name, team))
+        nodes = fill_up(cluster, filled, left, self.question.sizes)
         return nodes if len({team for own in nodes for _, team in own}) > 1 else None
 
 

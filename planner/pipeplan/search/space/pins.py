@@ -42,14 +42,14 @@ class Pins:
     @classmethod
     def of(cls, layers: int, pinned: list[tuple[int, int]]) -> "Pins":
         """The pins of these pairs of a layer and a device."""
-        found: dict[int, tuple[int, int]] = {}
+        ends: dict[int, tuple[int, int]] = {}
         for layer, device in sorted(pinned):
-            found[device] = (found.get(device, (layer, layer))[0], layer)
-        return cls(layers, found)
+            ends[device] = (ends.get(device, (layer, layer))[0], layer)
+        return cls(layers, ends)
 
     def homes(self, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[Homes]:
         """Yield all ways to give each pinned device to a stage, so that some partition may keep to the pins."""
-        class_of = {device.index: c for c, each in enumerate(classes) for device in each.devices}
+        class_of = {device.index: c for c, device_class in enumerate(classes) for device in device_class.devices}
         devices = list(self.spans)
 
         def extend(homes: Homes) -> Iterator[Homes]:
@@ -107,10 +107,12 @@ def every_placement(
         seen = set()
         for node in sorted(classes[c].nodes):
             alike = (of_node[node], history[node])
-            own = [cluster.devices[device] for device in sorted(missing) if cluster.devices[device].node == node]
+            pinned_here = [
+                cluster.devices[device] for device in sorted(missing) if cluster.devices[device].node == node
+            ]
             used = sum(device in free[c, node] for device in taken)
-            rest = own + free[c, node][used:]
-            if alike not in seen and rest and (own or left > len(missing)):
+            rest = pinned_here + free[c, node][used:]
+            if alike not in seen and rest and (pinned_here or left > len(missing)):
                 seen.add(alike)
                 yield rest[0]
 
@@ -131,9 +133,9 @@ def every_placement(
 def _not_pinned(classes: tuple[DeviceClass, ...], homes: Homes) -> dict[tuple[int, int], list[Device]]:
     """The devices of each class in each node that no layer is pinned to."""
     return {
-        (c, node): [device for device in each.devices if device.node == node and device.index not in homes]
-        for c, each in enumerate(classes)
-        for node in each.nodes
+        (c, node): [device for device in device_class.devices if device.node == node and device.index not in homes]
+        for c, device_class in enumerate(classes)
+        for node in device_class.nodes
     }
 
 
@@ -156,17 +158,20 @@ def exchanged(cluster: Cluster, groups: StageDevices, homes: Homes) -> StageDevi
 def _moved(cluster: Cluster, groups: StageDevices, device: Device, stage: int, done: Homes) -> StageDevices | None:
     if device in groups[stage]:
         return groups
-    free = [own for own in groups[stage] if own.index not in done]
-    inside = [own for own in free if own.node == device.node]
+    free = [other for other in groups[stage] if other.index not in done]
+    inside = [other for other in free if other.node == device.node]
     if inside:
         return _swapped(groups, [(inside[0], device)])
-    for own in free:
-        like = cluster.nodes[own.node] == cluster.nodes[device.node]
-        if like and not any(cluster.devices[index].node in (own.node, device.node) for index in done):
-            rows = ([each for each in cluster.devices if each.node == node] for node in (own.node, device.node))
+    for other in free:
+        like = cluster.nodes[other.node] == cluster.nodes[device.node]
+        if like and not any(cluster.devices[index].node in (other.node, device.node) for index in done):
+            rows = (
+                [candidate for candidate in cluster.devices if candidate.node == node]
+                for node in (other.node, device.node)
+            )
             return _moved(cluster, _swapped(groups, list(zip(*rows, strict=True))), device, stage, done)
     there = next((group for group in groups if device in group), ())
-    if len(there) == len(free) == len(groups[stage]) and not any(own.index in done for own in there):
+    if len(there) == len(free) == len(groups[stage]) and not any(other.index in done for other in there):
         return _swapped(groups, list(zip(there, free, strict=True)))  # of one class, as the device is
     return _swapped(groups, [(free[0], device)]) if free else None
 

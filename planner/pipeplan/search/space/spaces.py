@@ -91,22 +91,22 @@ class Spaces:
     def open_teams(self) -> Iterator["Spaces"]:
         """Open the spaces of teams one by one, then those of mixes, and yield each."""
         try:
-            for own in self._to_open:
-                self.questions += (own,)
-                if isinstance(own, TeamQuestion):
-                    self._size = own.split.teams[0]
-                    self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
-                    yield self.teams[own.split]
+            for question in self._to_open:
+                self.questions += (question,)
+                if isinstance(question, TeamQuestion):
+                    self._size = question.split.teams[0]
+                    self.teams[question.split] = Spaces(question.model, question.cluster, question.job, question.split)
+                    yield self.teams[question.split]
                 if self._opening is not None:
                     self._opening.check()
         except OutOfTimeError:
             return
         self._only_mixes = True
-        every = [own for own in self.questions if isinstance(own, MixedQuestion)]
+        every = [question for question in self.questions if isinstance(question, MixedQuestion)]
         if ANY in self.job.schedules:
             yield from self._search_each(every)
         else:
-            self.mixed = tuple(MixedSpace(own, partial(self._of, own)) for own in every)
+            self.mixed = tuple(MixedSpace(question, partial(self._of, question)) for question in every)
         self.late = False
 
     @property
@@ -133,20 +133,20 @@ class Spaces:
 
     def _search_each(self, questions: Sequence[MixedQuestion]) -> Iterator["Spaces"]:
         """Search mixes by themselves, if they are few; yield the spaces of each."""
-        rows = [(own, own.every()) for own in questions]
+        rows = [(question, question.every()) for question in questions]
         if sum(MOST + 1 if row is None else len(row) for _, row in rows) <= MOST:
-            for own, row in rows:
+            for question, row in rows:
                 for mix in row or ():
-                    if (spaces := self._spaces_of(own, mix)) is not None:
+                    if (spaces := self._spaces_of(question, mix)) is not None:
                         self.teams[mix] = spaces
                         yield spaces
 
     def _spaces_of(self, question: MixedQuestion, mix: Mix) -> "Spaces | None":
         """The spaces of a mix; None if it has no device where a layer is pinned to, or shared weights lie."""
         if mix not in self._mixes:
-            own, self._mixes[mix] = question.mix(mix), None
+            mixed, self._mixes[mix] = question.mix(mix), None
             with suppress(InputError):
-                self._mixes[mix] = Spaces(own.model, own.cluster, own.job, mix)
+                self._mixes[mix] = Spaces(mixed.model, mixed.cluster, mixed.job, mix)
         return self._mixes[mix]
 
     def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
@@ -156,9 +156,9 @@ class Spaces:
     def _home(self, split: Splitting) -> "Spaces | None":
         """The spaces of a split, or of a mix that may be new; None if it is not searched."""
         if isinstance(split, Mix) and split not in self.teams:
-            for own in self.mixed:
-                if set(split.splits) <= set(own.question.splits):
-                    return self._spaces_of(own.question, split)
+            for space in self.mixed:
+                if set(split.splits) <= set(space.question.splits):
+                    return self._spaces_of(space.question, split)
         return self.teams.get(split)
 
     def _open_levels(self) -> None:
@@ -210,8 +210,8 @@ class Spaces:
     @cached_property
     def unsharded(self) -> tuple[Space, ...]:
         """The spaces of levels 0 and 1, at which heuristics are tried; all of them if there are none."""
-        own = tuple(self._spaces.values()) or next(iter(self.teams.values())).unsharded
-        return tuple(space for space in own if space.job.level < SHARDED) or own
+        every = tuple(self._spaces.values()) or next(iter(self.teams.values())).unsharded
+        return tuple(space for space in every if space.job.level < SHARDED) or every
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Message why a plan lies outside all spaces or does not fit; None if it is a valid answer."""
@@ -242,8 +242,8 @@ class Spaces:
 
     def find(self, split: Splitting | None, level: int) -> Space | None:
         """The space of a split and a level; None if it is not searched."""
-        own = self._home(split) if split is not None else self
-        return None if own is None else own._spaces.get(level)
+        home = self._home(split) if split is not None else self
+        return None if home is None else home._spaces.get(level)
 
 
 def _worthwhile(space: Space, highest: int) -> tuple[int, ...]:
