@@ -34,10 +34,14 @@ def open_bracket(
     problem: GraphPartition, limits: Limits, on_progress: Progress | None = None, hint: Stages | None = None
 ) -> Bracket[Stages]:
     """Create the bracket of a graph partition: the lower bound without a solver, and the hint if it is feasible."""
-    bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, on_progress, largest=problem.largest)
+
+    def evaluate(stages: Stages) -> int | None:
+        return problem.evaluate(stages) if problem.feasible(stages) else None
+
+    bracket = Bracket(evaluate, limits, on_progress, largest=problem.largest)
     bracket.low = lower_bound(problem)
     bracket.impossible = problem.most_stages < min(problem.depths, default=1)
-    if hint is not None and problem.feasible(hint):
+    if hint is not None:
         bracket.offer(hint)
     return bracket
 
@@ -156,8 +160,7 @@ def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: l
             loads = loads[loads > target]
             bracket.raise_low(int(loads[0]) if len(loads) else top)
             continue
-        if problem.feasible(stages):
-            bracket.offer(stages)
+        bracket.offer(stages)
         raised = walk.raised(target)
         if raised:
             loads = np.union1d(loads, raised)

@@ -1,8 +1,10 @@
 """MIP back ends of the chain partition problem, which start from the answer of the dynamic programme."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
-from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.mip.closing import close
 from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.common.scaling import scale_for
@@ -41,56 +43,27 @@ class ByRows:
         ValueError
             If the partition of ``start`` breaks the memory limit, or its objective is not the partition's.
         """
-        solver, clock = self.solver, Clock(limits)
-        scale, first = scale_for(problem.largest, solver.bits), _checked(problem, start)
+        solver, scale = self.solver, scale_for(problem.largest, self.solver.bits)
+        bracket = Bracket(problem.feasible_value, limits, on_progress)
+        first = _checked(problem, start)
         if first is None:
             first = exact.solve(problem, replace(limits, time=limits.time * SHARE), hint, on_progress)
-
-        def report(status: Status, stop: Stop, bound: int, best: Boundaries | None) -> Report[Boundaries]:
-            value = None if best is None else problem.evaluate(best)
-            return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
-
-        if first.stop is Stop.INTERRUPT or (problem.paths and first.status is Status.OPTIMAL):
-            return report(first.status, first.stop, first.bound, first.solution)
-        # Rows round down, so the scaled value of the start is at most its value divided by the unit, rounded up.
-        high = -(-(first.objective if first.objective is not None else problem.largest) // scale.unit)
-        low = 0 if first.status is Status.INFEASIBLE else min(scale.down(first.bound), high)
-        model = linear_model(problem, scale, low, high)
-        if model is None:
-            return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
-
-        shown = _BestSoFar(on_progress, first.objective, first.bound)
-
-        def on_solution(point: list[float]) -> None:
-            boundaries = model.boundaries(point, problem.layers)
-            value = problem.evaluate(boundaries)
-            if (shown.best is None or value < shown.best) and problem.feasible(boundaries):
-                shown.update(value, shown.bound)
-
-        answer = solver.solve(
-            model,
-            replace(limits, time=clock.left),
-            None if first.solution is None else model.point(problem, first.solution, high),
-            None if on_progress is None else on_solution,
-            None if on_progress is None else lambda bound: shown.update(shown.best, scale.up(bound)),
-        )
-        found = [first.solution] if first.solution is not None else []
-        if answer.status is Status.INFEASIBLE and not found:
-            return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
-        if answer.status is Status.INFEASIBLE:
-            return report(Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
-        if answer.point is not None:
-            boundaries = model.boundaries(answer.point, problem.layers)
-            # Bytes beyond the solver's integers are rounded down, so its solution may exceed a limit.
-            found += [boundaries] if problem.feasible(boundaries) else []
-        bound = max(first.bound, scale.up(answer.bound))
-        if not found:
-            return report(Status.UNKNOWN, answer.stop, bound, None)
-        best = min(found, key=problem.evaluate)
-        value = problem.evaluate(best)
-        if bound >= value:
-            return report(Status.OPTIMAL, Stop.OPTIMALITY, value, best)
-        return report(Status.FEASIBLE, answer.stop, bound, best)
+        bracket.low = first.bound
+        if first.solution is not None:
+            bracket.offer(first.solution)
+        stop = first.stop
+        if stop is not Stop.INTERRUPT and not (problem.paths and first.status is Status.OPTIMAL):
+            # Rows round down, so the scaled value of the start is at most its value divided by the unit, rounded up.
+            high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
+            low = 0 if first.status is Status.INFEASIBLE else min(scale.down(first.bound), high)
+            model = linear_model(problem, scale, low, high)
+            if model is None:
+                bracket.impossible, stop = True, Stop.OPTIMALITY
+            else:
+                read = partial(model.boundaries, layers=problem.layers)
+                point = None if first.solution is None else model.point(problem, first.solution, high)
+                stop = close(bracket, solver, model, scale, read, point, problem.lower_bound())
+        return bracket.report(stop, solver.name, solver.version())
 
 
 def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Report[Boundaries] | None:
@@ -101,19 +74,3 @@ def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Repor
         if problem.evaluate(start.solution) != start.objective:
             raise ValueError(f"the start is worth {problem.evaluate(start.solution)}, not {start.objective}")
     return start
-
-
-@dataclass
-class _BestSoFar:
-    """Best value and bound so far, reported to ``on_progress`` when one of them improves."""
-
-    on_progress: Progress | None
-    best: int | None
-    bound: int
-
-    def update(self, best: int | None, bound: int) -> None:
-        """Call ``on_progress`` if the value or the bound is better."""
-        better = (best, max(bound, self.bound))
-        if self.on_progress is not None and better != (self.best, self.bound):
-            self.best, self.bound = better
-            self.on_progress(self.best, self.bound if self.best is None else min(self.bound, self.best))

@@ -74,12 +74,8 @@ def _open(
     problem: ChainPartition, limits: Limits, on_progress: Progress | None, cutoff: int | None
 ) -> Bracket[Boundaries]:
     """A bracket whose bound is on the problem without path cuts, with lower bounds on recomputation."""
-
-    def evaluate(boundaries: Boundaries) -> int | None:
-        return problem.evaluate(boundaries) if problem.feasible(boundaries) else None
-
     free = problem.with_paths(()) if problem.paths else problem
     relaxed = partial(free.evaluate, optimistic=True) if problem.paths or problem.recomputable.any() else None
-    bracket = Bracket(evaluate, limits, on_progress, cutoff, relaxed=relaxed)
+    bracket = Bracket(problem.feasible_value, limits, on_progress, cutoff, relaxed=relaxed)
     bracket.low = problem.lower_bound()
     return bracket

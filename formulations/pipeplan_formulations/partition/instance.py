@@ -204,6 +204,10 @@ class ChainPartition(PartitionTables):
         """
         return value(self, boundaries, self.recomputing.of_partition(boundaries, optimistic))
 
+    def feasible_value(self, boundaries: Boundaries) -> int | None:
+        """The objective; None if the boundaries are not `feasible`."""
+        return self.evaluate(boundaries) if self.feasible(boundaries) else None
+
     def lower_bound(self) -> int:
         """A closed-form lower bound on the objective; see `bounds.lower_bound`."""
         return lower_bound(self)
