@@ -16,8 +16,7 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import period, simulate
 from pipeplan_formulations import allocation
-from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
-from pipeplan_formulations.allocation.endings import with_second_ending
+from pipeplan_formulations.allocation import Allocation, ChainAllocation
 from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.common.report import Limits
 
@@ -121,52 +120,6 @@ def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, se
     assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
 
 
-@given(chain_allocations(), st.integers(0, 2**32 - 1), st.integers(1, 500), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_no_schedule_ends_before_the_second_stage(
-    problem: ChainAllocation, seed: int, ending: int, shared: bool
-) -> None:
-    """The bound with the second stage's ending holds; it is as strong if the first layer is not a stage alone."""
-    problem = played(problem)
-    assume(problem.layers > 1 and problem.cuts[0])
-    heavy = 20 * (1 + (np.arange(problem.layers) > 0))
-    forward, backward = (np.where(heavy > 20, times + 20, times % 2) for times in (problem.forward, problem.backward))
-    problem = replace(
-        problem,
-        forward=forward,
-        backward=backward,
-        hides=np.minimum(problem.hides, backward),
-        gather_hides=np.minimum(problem.gather_hides, forward),
-        update=problem.update + ending * (np.arange(problem.layers) == 1),
-        send=problem.send % 3,
-        send_back=problem.send_back % 3,
-        micro_batches=problem.micro_batches + 4,
-    )
-    changed = with_second_ending(problem)
-    stages = drawn(problem, seed)
-    assert problem.evaluate(stages) <= changed.evaluate(stages) <= makespan(problem, stages, shared)
-    if stages[0].end > 1:
-        assert problem.evaluate(stages) == changed.evaluate(stages)
-
-
-def test_the_second_ending_counts_where_the_first_layer_is_alone() -> None:
-    """Three layers on three devices: the second stage's long update ends the step, and the value says so."""
-    problem = ChainAllocation(
-        forward=np.array([[1, 20, 25]]),
-        backward=np.array([[1, 40, 50]]),
-        update=np.array([[[5, 100, 0]]]),
-        limit=np.array([1]),
-        units=np.array([3]),
-        node=np.array([3]),
-        micro_batches=4,
-    )
-    apart, together = (Place(0, 1, 0, 1), Place(1, 2, 0, 1), Place(2, 3, 0, 1)), (Place(0, 2, 0, 1), Place(2, 3, 0, 1))
-    changed = with_second_ending(problem)
-    assert changed.evaluate(apart) - problem.evaluate(apart) == 100 - 5 - 1
-    assert changed.evaluate(together) == problem.evaluate(together)
-    assert changed.evaluate(apart) == makespan(problem, apart, shared=False)
-
-
 def played(problem: ChainAllocation) -> ChainAllocation:
     """The problem in a form that some family can run."""
     two_lanes = problem.in_flight_rule == "fbp"
@@ -243,7 +196,7 @@ def test_joined_kinds_bound_each_of_them(problem: ChainAllocation) -> None:
     groups = [tuple(np.flatnonzero(problem.pool == pool).tolist()) for pool in pools]
     best = brute_force(problem)
     assume(best is not None and len(groups) < problem.kinds)
-    report = allocation.solve(with_second_ending(joined(problem, groups)), Limits(time=30))
+    report = allocation.solve(joined(problem, groups), Limits(time=30))
     assert report.objective is not None
     assert report.objective <= best
 
@@ -264,6 +217,6 @@ def test_problems_together_bound_each_of_them(problem: ChainAllocation, seed: in
     other = replace(problem, **drawn)
     values = [best for best in map(brute_force, (problem, other)) if best is not None]
     assume(values)
-    report = allocation.solve(with_second_ending(together((problem, other))), Limits(time=30))
+    report = allocation.solve(together((problem, other)), Limits(time=30))
     assert report.objective is not None
     assert report.objective <= min(values)

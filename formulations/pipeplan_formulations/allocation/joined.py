@@ -39,7 +39,7 @@ HOPS = ("send", "send_back", "latency")
 def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAllocation:
     """Return the problem with one kind for each group of kinds, which take equally many units of one pool.
 
-    ``problem`` has neither forced modes nor a ``second_ending``.
+    ``problem`` has no forced modes.
     """
     firsts = [group[0] for group in groups]
     alone = np.array([len(group) == 1 for group in groups])
@@ -59,14 +59,14 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
     for name in HOPS:
         behind = np.stack([getattr(problem, name)[:, list(own)].min(axis=1) for own in groups], axis=1)
         tables[name] = np.stack([behind[list(own)].min(axis=0) for own in groups])
-    tables |= {name: getattr(problem, name)[firsts] for name in ("pool", "takes", "second_ending")}
+    tables |= {name: getattr(problem, name)[firsts] for name in ("pool", "takes")}
     return replace(problem, **tables)
 
 
 def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
     """Return one problem in place of several of the same units, widths and rules: at least as good as each of them.
 
-    They have no forced modes; a ``second_ending`` is left out, and may be found anew.
+    They have no forced modes.
     """
     every = {name: [getattr(problem, name) for problem in problems] for name in (*LEAST, *HOPS, *MOST)}
     tables: dict[str, Any] = {name: np.minimum.reduce(every[name]) for name in (*LEAST, *HOPS)}
@@ -80,7 +80,7 @@ def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
             tables |= {f"{role}_forward": forward, f"{role}_backward": backward}
     if any("trip" in problem.apart for problem in problems):
         tables["round_trip"] = "ahead"
-    nothing = {*GATHERS, "second_ending"}.union(*map(_sums, problems))
+    nothing = set(GATHERS).union(*map(_sums, problems))
     tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in nothing}
     return replace(problems[0], **tables)
 

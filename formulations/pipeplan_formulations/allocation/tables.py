@@ -34,8 +34,6 @@ class AllocationTables(PassTables):
     ----------
     update, reduce, gather, resident, reduce_base, gather_base : array of int
         As in `LayerTables`, by kind and width: they differ by width if state is sharded over replicas.
-    second_ending : array of int
-        What the second stage's ending adds to that of a first stage of layer 0 alone, by kind and width (`endings`).
     saved, output, workspace : array of int
         As in `LayerTables`, by kind; or one row for all kinds.
     received : array of int
@@ -86,11 +84,10 @@ class AllocationTables(PassTables):
         "received": ("Cc", "c"),
         "cuts": ("c",),
         "able": ("CW",),
-        **dict.fromkeys(("reduce_base", "gather_base", "second_ending"), ("CW",)),
+        **dict.fromkeys(("reduce_base", "gather_base"), ("CW",)),
         "latency": ("CC2",),
     }
 
-    second_ending: Array = LEFT_OUT
     received: Array = LEFT_OUT
     pool: Array = LEFT_OUT
     takes: Array = LEFT_OUT
@@ -305,8 +302,6 @@ class AllocationTables(PassTables):
         """E of stages, their gradient reduction and update; see `reductions`."""
         update = self.prefix["update"]
         found: Array = self.reductions(kind, w, starts, ends) + update[kind, w, ends] - update[kind, w, starts]
-        if self.second_ending.any():
-            found = found + np.where((starts == 0) & (ends == 1), self.second_ending[kind, w], 0)
         return found
 
     def finish(self, place: Place) -> int:
@@ -322,7 +317,7 @@ class AllocationTables(PassTables):
         """An upper bound on the objective of every allocation, and on every intermediate sum."""
         work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
         ends = int((self.update + self.reduce + self.gather).max(axis=(0, 1)).sum(dtype=object))
-        ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base, self.second_ending))
+        ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base))
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
         latency = 2 * self.layers * int(self.latency.max())
         return (2 * self.micro_batches + 2) * (work + sends) + latency + ends

@@ -17,7 +17,6 @@ from pipeplan.search.space.least import LeastTables, possible_links, possible_ri
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation, InFlightRule
-from pipeplan_formulations.allocation.endings import with_second_ending
 from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
@@ -34,7 +33,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     else:
         problem = _problem(space, size, layout, alternating)
     problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))
-    return with_second_ending(with_certain_copies(space, problem))
+    return with_certain_copies(space, problem)
 
 
 def _of_every_team(space: MixedSpace, size: int, layout: Layout, alternating: bool) -> ChainAllocation:

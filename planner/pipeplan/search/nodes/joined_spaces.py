@@ -15,7 +15,6 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, AggregateNode
 from pipeplan.search.nodes.aggregate_problem import allocation_problem, in_flight_rule
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
-from pipeplan_formulations.allocation.endings import with_second_ending
 from pipeplan_formulations.allocation.joined import together
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -78,7 +77,7 @@ class JoinedSpacesNode(Node):
             (node, problem or allocation_problem(node.space, node.size, node.layout, node.alternating))
             for node, problem in self.members
         ]
-        whole = with_second_ending(together([problem for _, problem in members]))
+        whole = together([problem for _, problem in members])
         clock = Clock(Limits(min(search.left / 2, FIRST_SLICE)))
         high = max(search.cutoff, self.bound)
         self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER)
