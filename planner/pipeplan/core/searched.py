@@ -53,7 +53,7 @@ RECOMPUTED = {
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
     "teams that share out the state of whole weights, equal layers of teams of one size split in unlike ways, all "
-    "combinations of ways for unlike layers where these are more than 32 or gain less than 0.03 % of time or memory, "
+    "combinations of ways for unlike layers whose sums gain less than 0.03 % of time or memory, or are more than 32, "
     "teams over parts of several nodes, {meshes}"
 )
 IN_NODES = "meshes inside a node (of one axis for models without tokens they are)"

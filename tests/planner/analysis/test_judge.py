@@ -139,7 +139,7 @@ def test_a_way_that_the_search_leaves_out_is_judged(monkeypatch: pytest.MonkeyPa
     model, cluster = load_model("gpt2-small"), load_cluster("4-v100-nvlink")
     how: dict[str, Any] = {"stages": (7, 7), "micro_batches": 4, "team": 2, "time_limit": 0.1}
     searched = judge(model, cluster, 16, way="sequence", **how)
-    monkeypatch.setattr("pipeplan.costs.sharding.ways.MOST", 1)  # of many ways to split layers few are searched
+    monkeypatch.setattr("pipeplan.costs.sharding.together.MOST", 1)  # of many ways to split layers few are searched
     monkeypatch.setattr("pipeplan.costs.sharding.ways.PREFERRED", (0, 0))
     found = judge(model, cluster, 16, way="sequence", **how)
     assert found.plan.parallelism[:1] == ("sequence",) and "context" not in found.plan.parallelism

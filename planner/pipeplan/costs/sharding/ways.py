@@ -3,9 +3,9 @@
 Layers with equal operators run alike, in all stages. For each graph of operators, kind of device and micro-batch size,
 the choices of strategies that no other one dominates are compared (`LayerWays.figures`, summed over these layers). The
 main strategies of one of them are worth searching unless others are at least as good for all kinds and sizes. Layers
-that share weights split them alike. Ways of unlike layers are combined; where these are too many, ways that are nearly
-as good as another one of their layer are left out. So are combinations that are nearly as good as another one between
-the same placements (`alike`).
+that share weights split them alike.
+Ways of unlike layers are combined, by sums over all layers (`together`). Combinations that are nearly as good as
+another one between the same placements are left out (`alike`).
 
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
@@ -41,15 +41,12 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import agree, shared_bytes, shared_cuts
+from pipeplan.costs.sharding.together import Together
 from pipeplan_formulations.common.pareto import minimal
 
-MOST = 32
-"""Combinations of the ways of unlike layers up to which all are searched."""
-TOLERANCES = (0, 4096, 1024, 256, 64, 16, 4)
-"""Parts of a model's figure by which ways have to differ, until their combinations are few enough; none first."""
 PREFERRED = (0, 2, 3, 4)
-"""Figures by which ways are combined if they never are: time of a micro-batch, parameters, saved bytes, and where
-layers may be recomputed the time with another forward."""
+"""Figures of which combinations with the least stay: time of a micro-batch, parameters, saved bytes, and where layers
+may be recomputed the time with another forward."""
 
 NEARLY = 4096
 """A way is left out if another one takes no figure of the model more by over one part in so many."""
@@ -189,49 +186,20 @@ class TeamWays:
                 kept |= {main: figures for k, (main, figures) in enumerate(both.items()) if k in undominated}
         return kept
 
-    def _together(self, choices: Mapping[str, Mapping[MainStrategies, Figures]]) -> Iterator[dict[str, MainStrategies]]:
-        """Yield the main strategies of all layers in all combinations; of too many, those of fewer of each layer.
-
-        Only those count in which layers that share weights split them alike.
-        """
-        if not all(choices.values()):
-            return iter(())
+    def _together(self, choices: Mapping[str, Mapping[MainStrategies, Figures]]) -> list[dict[str, MainStrategies]]:
+        """The main strategies of all layers in combinations in which layers that share weights split them alike."""
+        width = len(COMPARED_AGAIN if self.teams.again else COMPARED)
         order = sorted(choices, key=lambda name: not any(weight.shared for weight in self.graphs[name].weights))
-        for parts in TOLERANCES:
-            fewer = self._unlike(choices, parts) if parts else choices
-            rows: list[dict[str, MainStrategies]] = [{}]
-            for name in order:
-                if len(rows) <= MOST**2:
-                    longer = [row | {name: main} for row in rows for main in fewer[name]]
-                    rows = [*filter(self._agrees, longer)]
-            if len(rows) <= MOST:
-                return iter(rows)
-        alike = chain.from_iterable(
-            product(*(self._best(name, mains, k) for name, mains in choices.items())) for k in self._preferred
-        )
-        return filter(self._agrees, (dict(zip(choices, row, strict=True)) for row in dict.fromkeys(alike)))
-
-    def _unlike(
-        self, choices: Mapping[str, Mapping[MainStrategies, Figures]], parts: int
-    ) -> dict[str, dict[MainStrategies, Figures]]:
-        """The main strategies of layers, but for those that are nearly as good as others.
-
-        With the others, all layers with these operators take no figure more by one of so many parts of what the whole
-        model takes at least. Those with least of a preferred figure stay, for each way to split what is shared.
-        """
-        rows = {name: np.array([*mains.values()]) * self._units(name) for name, mains in choices.items()}
-        slack = sum(mains.min(0) for mains in rows.values()) / parts
-        fewer: dict[str, dict[MainStrategies, Figures]] = {}
-        for name, mains in choices.items():
-            figures = dict(zip(mains, rows[name], strict=True))
-            kept = dict.fromkeys(main for k in self._preferred for main in self._best(name, mains, k))
-            for main in sorted(mains, key=mains.__getitem__):
-                cuts = shared_cuts(self.graphs[name], dict(main))
-                alike = (other for other in kept if shared_cuts(self.graphs[name], dict(other)) == cuts)
-                if not any(np.all(figures[other] <= figures[main] + slack) for other in alike):
-                    kept[main] = None
-            fewer[name] = {main: mains[main] for main in kept}
-        return fewer
+        return Together(
+            {
+                name: {main: np.array(figures) * self._units(name) for main, figures in choices[name].items()}
+                for name in order
+            },
+            lambda name, main: shared_cuts(self.graphs[name], dict(main)),
+            lambda cuts: agree(self.model, lambda name: [cuts[name]] if name in cuts else []),
+            [slice(k, None, width) for k in (PREFERRED if self.teams.again else PREFERRED[:-1])],
+            self.teams.check,
+        ).rows()
 
     def _units(self, name: str) -> NDArray[np.float64]:
         """Nanoseconds and bytes of one in each of the figures of the layers with these operators."""
@@ -241,27 +209,6 @@ class TeamWays:
             saved = sum(self.teams.costs(kind, size)[i].saved for i in layers)
             units += [1, 1, *(max(whole, 1) / PARTS for whole in (parameters, saved)), *[1] * self.teams.again]
         return np.array(units)
-
-    @property
-    def _preferred(self) -> tuple[int, ...]:
-        return PREFERRED if self.teams.again else PREFERRED[:-1]
-
-    def _best(self, name: str, choices: Mapping[MainStrategies, Figures], preferred: int) -> list[MainStrategies]:
-        """The main strategies with least of a figure, for each way to split what the layer shares with others."""
-        groups: dict[object, list[MainStrategies]] = {}
-        width = len(COMPARED_AGAIN if self.teams.again else COMPARED)
-        for main in choices:
-            groups.setdefault(shared_cuts(self.graphs[name], dict(main)), []).append(main)
-
-        def figures(main: MainStrategies) -> tuple[int, Figures]:
-            return sum(choices[main][preferred::width]), choices[main]
-
-        return [min(group, key=figures) for group in groups.values()]
-
-    def _agrees(self, main: Mapping[str, MainStrategies]) -> bool:
-        """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
-        cuts = {name: [shared_cuts(self.graphs[name], dict(strategies))] for name, strategies in main.items()}
-        return agree(self.model, lambda name: cuts.get(name, []))
 
 
 class _AllLayers:

@@ -99,7 +99,7 @@ def test_of_too_many_combinations_those_that_differ_are_left(monkeypatch: pytest
         return np.array(rows)
 
     every = figures()
-    monkeypatch.setattr("pipeplan.costs.sharding.ways.MOST", 8)
+    monkeypatch.setattr("pipeplan.costs.sharding.together.MOST", 8)
     some = figures()
     assert len(some) < len(every)
     assert some.min(0).tolist() == every.min(0).tolist()
