@@ -188,17 +188,6 @@ class _Comparison:
             yield _relative(found, gradients[name] if shard is None else shard.of(gradients[name]), least)
 
 
-def worst_error(
-    plan: Plan,
-    source: Source,
-    seed: int,
-    weights: str | Path | None = None,
-    tensor_parallel: TensorParallel | int | None = None,
-) -> float:
-    """Return the error of `verify`."""
-    return verify(plan, source, seed, weights, tensor_parallel).error
-
-
 def _apart(one: Result, other: Result, small: float) -> Iterator[float]:
     """Yield the relative differences of two computations of the whole model."""
     yield _relative(_number(one[0]), _number(other[0]), 1e-300)

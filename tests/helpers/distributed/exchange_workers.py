@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.distributed.exactness import worst_error
 from helpers.distributed.models import blank_model
 from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
 from helpers.plans import in_teams, on_tokens, plan_for
@@ -22,7 +23,6 @@ from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding.mesh.layers import MeshLayers
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
-from pipeplan_executor.train.verify import worst_error
 
 SAMPLES, MICRO_BATCHES = 2, 2
 OPERATIONS = {

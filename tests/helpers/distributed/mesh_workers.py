@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed import vocabulary_workers
+from helpers.distributed.exactness import worst_error
 from helpers.distributed.exchange_workers import OF_PARTS, OPERATIONS, Sums, halves
 from helpers.distributed.models import blank_model, random_cuts
 from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
@@ -55,7 +56,6 @@ from pipeplan_executor.sharding.mesh.shapes import shapes_of
 from pipeplan_executor.stages import source
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.reference import materialised
-from pipeplan_executor.train.verify import worst_error
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.sentinels import UNLIMITED

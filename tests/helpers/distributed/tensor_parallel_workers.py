@@ -14,6 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from helpers.distributed import models as models_of_tests
 from helpers.distributed.cases import random_case
+from helpers.distributed.exactness import worst_error
 from helpers.distributed.models import blank_model, tiny_decoder
 from helpers.distributed.training_models import dropped_apart, skipping
 from helpers.fused_models import tiny_fused
@@ -36,7 +37,6 @@ from pipeplan_executor.train import runner
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.report import RunReport
-from pipeplan_executor.train.verify import worst_error
 from pipeplan_executor.zoo.decoder import SHARDS
 
 TEAM = 2

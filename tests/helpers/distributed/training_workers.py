@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.distributed.everywhere import greatest
+from helpers.distributed.exactness import worst_error
 from helpers.distributed.mesh_workers import random_strategies, with_strategies
 from helpers.distributed.models import blank_model, tiny_decoder, tiny_shared, tiny_thrice, tiny_tied
 from helpers.distributed.training_models import (
@@ -45,7 +46,6 @@ from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.reference import materialised
-from pipeplan_executor.train.verify import worst_error
 from pipeplan_executor.zoo.decoder import SHARDS
 
 STEPS = 4

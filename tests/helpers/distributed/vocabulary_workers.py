@@ -12,6 +12,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.distributed.exactness import worst_error
 from helpers.distributed.models import blank_model, decoder, tiny_decoder, tiny_tied
 from helpers.plans import in_teams, plan_for
 from helpers.quick import thinned
@@ -20,7 +21,6 @@ from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
-from pipeplan_executor.train.verify import worst_error
 from pipeplan_executor.zoo.decoder import SHARDS
 
 HEAD = {**SHARDS, "head.weight": 0}

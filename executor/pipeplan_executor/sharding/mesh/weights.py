@@ -1,6 +1,5 @@
 """`MeshWeight`: how a parameter of a layer lies on a mesh, and how it is gathered for its operator."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -148,8 +147,3 @@ def _on_mesh(
     order = gather_order(operator, strategy, axes.priced)  # what is gathered first is innermost
     cuts += [Cut(axis, kept[axis], gathered=True) for axis in reversed(order) if axis in kept]
     return MeshWeight(weight.name, operator.name, shape, tuple(cuts), needed, tuple(summed))
-
-
-def whole_parameters(weights: Mapping[str, MeshWeight]) -> dict[str, tuple[int, ...]]:
-    """Return the axes along which gradients of parameters are summed once per step, where there are any."""
-    return {local: weight.summed for local, weight in weights.items() if weight.summed}
