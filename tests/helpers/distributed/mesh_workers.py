@@ -1,8 +1,8 @@
 """Models on meshes of several axes with random strategies, and the workers that run them."""
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -59,7 +59,7 @@ from pipeplan_executor.train.reference import materialised
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.sharding import Edge, Sharding, frontier
+from pipeplan_formulations.sharding import Edge, Sharding, TooLargeError, frontier
 
 NOTHING = LayerCost(
     **dict.fromkeys(
@@ -184,19 +184,29 @@ def _strategies(
 ) -> tuple[LayerStrategies, MeshProblem]:
     """Random strategies of a layer: those that cost least if everything costs something random.
 
-    On three axes each operator has some of its strategies only, for all would need tables that are too large.
+    Where all strategies would need tables that are too large, each operator has some of them only.
     """
-    graph, seed = program.graph, draw.randrange(10**9)
-    numbers = np.random.default_rng(seed)
-
-    def allows(operator: Operator, strategy: Strategy) -> bool:
-        is_whole = all(entry.loop == UNSPLIT for entry in strategy)
-        return is_whole or random.Random(f"{seed} {operator.name} {strategy}").random() < 1 / 4
-
-    few = allows if len(sizes) > 2 and named is None else None
+    seed = draw.randrange(10**9)
     mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
-    own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, samples)
-    problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=named is None, named=named, allows=few)
+    own = Rooflines(program.graph, NOTHING, program.graph.parameters, DeviceKind("made up"), None, samples)
+    every = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=named is None, named=named)
+    for share in (1, 1 / 2, 1 / 4):
+        problem = every if share == 1 else replace(every, allows=partial(_is_drawn, seed, share), known={})
+        with suppress(TooLargeError):
+            return problem.layer_strategies(_choice(problem, np.random.default_rng(seed), methods, losses)), problem
+    raise AssertionError(f"too many strategies on {sizes}")
+
+
+def _is_drawn(seed: int, share: float, operator: Operator, strategy: Strategy) -> bool:
+    """Whether a strategy is among this share of an operator's; that of a whole one is, and all of attention."""
+    is_kept = operator.attention is not None or all(entry.loop == UNSPLIT for entry in strategy)
+    return is_kept or random.Random(f"{seed} {operator.name} {strategy}").random() < share
+
+
+def _choice(
+    problem: MeshProblem, numbers: np.random.Generator, methods: tuple[str, ...], losses: tuple[bool, ...]
+) -> Sequence[int]:
+    """The choice that costs least if everything costs something random."""
     costs = tuple(
         np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
     )
@@ -204,9 +214,9 @@ def _strategies(
         Edge(a, b, np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)))
         for a, b, each in problem.sharding.edges
     )
-    for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
+    for operator, own, each in zip(problem.graph.operators, problem.signatures, costs, strict=False):
         tied = any(weight.shared for weight in operator.weights)
-        if operator.name in graph.loss_names:
+        if operator.name in problem.graph.loss_names:
             each[[tuple(entry.loop != UNSPLIT for entry in strategy) != losses for strategy, _ in own]] = UNLIMITED
         each[[tied and any(entry.loop != UNSPLIT for entry in strategy) for strategy, _ in own]] = UNLIMITED
         if methods and operator.attention is not None:
@@ -217,8 +227,7 @@ def _strategies(
                 ]
             ] = UNLIMITED
     first = np.eye(1, costs[0].shape[1], dtype=np.int64)
-    found = frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)
-    return problem.layer_strategies(found), problem
+    return frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)
 
 
 def treated(case: Case, *, again: bool, split: bool) -> Case:
