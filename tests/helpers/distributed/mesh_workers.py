@@ -163,7 +163,7 @@ def _between(
     if [shapes_of(one)[made].lengths] != [shapes_of(other)[read].lengths]:
         return ()
     asked = [] if named is None else list(named.placements(len(parts[0]), False))
-    draw.shuffle(named)
+    draw.shuffle(asked)
     while True:
         placements = asked.pop() if asked else tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
         counts = [prod(n for n, e in zip(sizes, placements, strict=True) if e == axis) for axis in range(len(parts[0]))]
