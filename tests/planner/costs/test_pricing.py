@@ -1,11 +1,14 @@
 """Prices of the layers on the stages' devices."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.instances import equal_devices, model_of
+from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.pricing import price
+from pipeplan.costs.pricing import Prices, price
 
 MODEL = model_of([5, 7, 6, 4], saved=[8] * 4, output=[2] * 4, parameters=[40] * 4)
 
@@ -25,3 +28,23 @@ def test_what_like_stages_share_is_priced_once(monkeypatch: pytest.MonkeyPatch) 
     assert chain.stages == 40
     assert chain.gradients.shape == chain.forward.shape == (40, 4)
     assert asked == [1]
+
+
+@pytest.mark.parametrize(("schedules", "hidden"), [((), [10, 14, 12, 8]), (("any",), [5, 7, 6, 4])])
+def test_sums_hide_behind_what_a_backward_ends_with(schedules: tuple[str, ...], hidden: list[int]) -> None:
+    """Under any order a backward may be split, and then its weight gradient is last."""
+    cluster = equal_devices(2)
+    prices = Prices(MODEL, cluster, Job(batch=2, schedules=schedules))
+    assert prices.hides(cluster.devices[0].kind, 1).tolist() == hidden
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_teams_of_unlike_sizes_send_the_smaller_parts(back: bool) -> None:
+    """Of ten bytes on devices of a small team, and five on those of a large one, five are sent; each keeps its own."""
+    sizes = {"small": 10, "large": 5}
+    kinds = {name: DeviceKind(name).as_team(40 // size) for name, size in sizes.items()}
+    profiles = (model_of([1, 1], output=[size, size], kinds=(name,)).profiles[0] for name, size in sizes.items())
+    model = replace(model_of([1, 1]), profiles=tuple(profiles))
+    source, target = sorted(kinds, reverse=back)
+    found = Prices(model, equal_devices(2), Job(batch=2)).crossing(kinds[source], kinds[target], 1)
+    assert (found.sent.tolist(), found.received.tolist()) == ([5], [sizes[target]])

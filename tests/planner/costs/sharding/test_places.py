@@ -1,6 +1,7 @@
 """Places of teams: in nodes, and over whole nodes."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -104,3 +105,11 @@ def test_a_team_over_a_fast_network_takes_as_long_as_a_mesh_of_one_axis() -> Non
     model = perceptrons()
     times = [solve(model, own, job=Job(2, teams=(4,), depths=(1,), mesh_axes=axes)).value for axes in (0, 1, 2)]
     assert times[0] == times[1] >= times[2]
+
+
+def test_teams_of_a_mix_hold_the_same_tensors_in_parts() -> None:
+    """Between layers all have parts of the tokens, or none: the splits of each size are paired alike."""
+    splits = {team: [SimpleNamespace(sequence=parts) for parts in (False, True)] for team in (4, 2)}
+    found = mixes(cluster("aaaa", "aaaa"), (4, 2), splits, 0, 100)  # type: ignore[arg-type]
+    assert found is not None
+    assert {tuple(split.sequence for split in mix.splits) for mix in found} == {(False, False), (True, True)}

@@ -40,6 +40,16 @@ def layers(ways: TeamWays, tokens: bool) -> list[LayerWays]:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
+def test_ways_are_compared_with_another_forward_too(graph: OperatorGraph) -> None:
+    """Where layers may be recomputed, the last figure has the forward twice, without what no way changes."""
+    ways = ways_of(graph, 10**8)
+    for layer in layers(ways, False):
+        for main in ways._worthwhile("pair", *ways._between[0]):
+            time, *_, again = layer.figures(main)
+            assert again - time == layer.device(main).forward - layer.rooflines.constant("forward")
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("bandwidth", [10**7, 10**9])
 @pytest.mark.parametrize("tokens", [False, True])
 def test_no_choice_is_better_than_all_ways(graph: OperatorGraph, bandwidth: int, tokens: bool) -> None:
