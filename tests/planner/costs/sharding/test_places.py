@@ -12,6 +12,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.costs.sharding.exchanges import redistribution_time
+from pipeplan.costs.sharding.mixed import mixes
 from pipeplan.costs.sharding.places import Place, places, team_cluster
 from pipeplan.costs.sharding.question import team_questions
 from pipeplan.costs.sharding.shapes import mesh_on
