@@ -973,10 +973,8 @@ def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
 def test_rows_on_fewer_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a stage of teams took all devices, so that rows of modes are missing."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    before = layouts.Placements.before
-    monkeypatch.setattr(
-        layouts.Placements, "before", lambda own, last: () if last and own.pooled else before(own, last)
-    )
+    before = layouts.Layout.before
+    monkeypatch.setattr(layouts.Layout, "before", lambda own, last: () if last and own.pooled else before(own, last))
     assert "above the optimum" in noticed(several, of_unlike_sizes, first=130)
 
 
