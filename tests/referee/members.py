@@ -93,7 +93,9 @@ class Member(Tensors):
         for name in ("forward", "backward", *PASSES[1:]):
             rest, total = self._rest(name), self.wholes[name]
             alone = (
-                -(-rest * self.share(operator, loops, name, self.ways(strategies, operator)) // total) if total else 0
+                -(-rest * self.share(operator, loops, name, self.methods(strategies, operator)) // total)
+                if total
+                else 0
             )
             found[name] = self._round(operator, loops, strategies, alone, name)
         return found | {"forward": found["forward"] + there + moved}
@@ -106,16 +108,16 @@ class Member(Tensors):
     def _of_classes(loops: Sequence[str]) -> list[int]:
         return [axis for axis, loop in enumerate(loops) if loop]
 
-    def share(self, operator: Document, loops: Sequence[str], name: str, ways: dict[int, str]) -> int:
+    def share(self, operator: Document, loops: Sequence[str], name: str, methods: dict[int, str]) -> int:
         """Picoseconds of a pass of an operator; without rates its operations."""
         if name == "backward":
-            return sum(self.share(operator, loops, half, ways) for half in PASSES[1:])
+            return sum(self.share(operator, loops, half, methods) for half in PASSES[1:])
         counts: dict[str, int] = {}
         for n, loop in zip(self.sizes, loops, strict=True):
             if loop:
                 counts[loop] = counts.get(loop, 1) * n
         flops, devices = operator.get(f"{name}_flops", 0) * self.size, Fraction(math.prod(counts.values()))
-        own, moved, tokens = operator.get("attention") or {}, 0, self.along(ways, "ring", "keys")
+        own, moved, tokens = operator.get("attention") or {}, 0, self.along(methods, "ring", "keys")
         if own and tokens > 1:
             others = math.prod(counts.values()) // tokens
             moved = own["keys"] * self.size // others - own["keys"] * self.size // (others * tokens)
@@ -135,9 +137,9 @@ class Member(Tensors):
         peak, bandwidth = self.rates
         return round(10**12 * max(flops / (devices * peak), moved / bandwidth))
 
-    def along(self, ways: dict[int, str], *which: str) -> int:
-        """Devices along the axes whose attention gets keys in one of these ways."""
-        return math.prod(self.sizes[axis] for axis, way in ways.items() if way in which)
+    def along(self, methods: dict[int, str], *which: str) -> int:
+        """Devices along the axes whose attention gets keys by one of these methods."""
+        return math.prod(self.sizes[axis] for axis, method in methods.items() if method in which)
 
     def apart(self, loops: Sequence[str]) -> int:
         """Devices along the axes that split other loops than tokens."""
@@ -145,37 +147,37 @@ class Member(Tensors):
 
     def _keys(self, operator: Document, loops: Sequence[str], strategies: Document) -> tuple[int, int]:
         """Nanoseconds in which attention on parts of the tokens exchanges heads and gathers keys, forward and back."""
-        own, ways = operator.get("attention"), self.ways(strategies, operator)
-        if not own or not ways:
+        own, methods = operator.get("attention"), self.methods(strategies, operator)
+        if not own or not methods:
             return 0, 0
         there = back = 0
-        every, others = math.prod(self.sizes[axis] for axis in ways), self.apart(loops)
+        every, others = math.prod(self.sizes[axis] for axis in methods), self.apart(loops)
         both, made = self.size * (own["queries"] + own["keys"]), self.size * operator["output"]
-        for axis, way in ways.items():
-            if way == "heads":
+        for axis, method in methods.items():
+            if method == "heads":
                 beside = others * every // self.sizes[axis]
                 turns = [self.collective(axis, 0, 1, -(-size // beside)) for size in (both, made, 2 * made)]
                 there += turns[0] + turns[1]
                 back += 2 * turns[0] + turns[2]
-            if way == "keys":
-                before = math.prod(self.sizes[other] for other in ways if other < axis)
-                beside = others * self.along(ways, "heads") * before
+            if method == "keys":
+                before = math.prod(self.sizes[other] for other in methods if other < axis)
+                beside = others * self.along(methods, "heads") * before
                 once = self.ring(axis, -(-own["keys"] * self.size // beside), 1)
                 there, back = there + once, back + 2 * once
         return there, 0 if operator["name"] in self.inert else back
 
-    def _block(self, operator: Document, loops: Sequence[str], ways: dict[int, str]) -> int:
+    def _block(self, operator: Document, loops: Sequence[str], methods: dict[int, str]) -> int:
         """Bytes of keys and values that go round at a time."""
-        parts = self.apart(loops) * self.along(ways, "ring", "heads")
+        parts = self.apart(loops) * self.along(methods, "ring", "heads")
         return -(-operator["attention"]["keys"] * self.size // parts)
 
     def _round(self, operator: Document, loops: Sequence[str], strategies: Document, alone: int, name: str) -> int:
         """Nanoseconds of a pass that takes so long alone, where blocks of keys go round meanwhile."""
-        ways = self.ways(strategies, operator)
-        axis = next((axis for axis, way in ways.items() if way == "ring"), None)
+        methods = self.methods(strategies, operator)
+        axis = next((axis for axis, method in methods.items() if method == "ring"), None)
         if axis is None or name == "weight_gradient":
             return alone
-        n, inner, size = self.sizes[axis], self.along(ways, "keys"), self._block(operator, loops, ways)
+        n, inner, size = self.sizes[axis], self.along(methods, "keys"), self._block(operator, loops, methods)
         parts = [2 * inner] * n if operator["attention"].get("causal") else [1] * n
         parts[0] -= operator["attention"].get("causal") or 0
         work, time = [-(-alone * each // sum(parts)) for each in parts] + [0], 0
@@ -256,7 +258,7 @@ class Member(Tensors):
             loops, gathers = self.loops_of(strategies, each["name"]), self.gathers(strategies, each["name"])
             rows = [weight for weight in each.get("weights", ()) if self.gathered(weight, loops, gathers)]
             own = 2 * sum(weight["size"] // self.divided(weight, loops) for weight in rows)
-            own += self._beside(each, loops, self.ways(strategies, each))
+            own += self._beside(each, loops, self.methods(strategies, each))
             for source, copy in strategies.get("copies", {}).items():
                 readers = [order.index(name) for name in copy["readers"]]
                 if min(readers) <= number <= max(readers) and not copy["kept"]:
@@ -269,18 +271,18 @@ class Member(Tensors):
             found.append(own)
         return max(found)
 
-    def _beside(self, operator: Document, loops: Sequence[str], ways: dict[int, str]) -> int:
+    def _beside(self, operator: Document, loops: Sequence[str], methods: dict[int, str]) -> int:
         """Bytes that attention on parts of the tokens needs beside these."""
         own, found = operator.get("attention"), 0
-        if not own or not ways:
+        if not own or not methods:
             return 0
-        if "ring" in ways.values():
-            found += 5 * self._block(operator, loops, ways)
-        elif "keys" in ways.values():
-            found += 2 * -(-own["keys"] * self.size // (self.apart(loops) * self.along(ways, "heads")))
-        if "heads" in ways.values():
+        if "ring" in methods.values():
+            found += 5 * self._block(operator, loops, methods)
+        elif "keys" in methods.values():
+            found += 2 * -(-own["keys"] * self.size // (self.apart(loops) * self.along(methods, "heads")))
+        if "heads" in methods.values():
             every = 2 * self.size * (own["queries"] + own["keys"] + operator["output"])
-            found += -(-every // (self.apart(loops) * self.along(ways, "ring", "keys", "heads")))
+            found += -(-every // (self.apart(loops) * self.along(methods, "ring", "keys", "heads")))
         return found
 
     def _output(self) -> int:

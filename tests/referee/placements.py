@@ -147,7 +147,7 @@ class Tensors:
         """The axes along which a weight is gathered."""
         return {k for k, loop in enumerate(loops) if gathers[k] and loop not in weight["loops"]}
 
-    def ways(self, strategies: Document, operator: Document) -> dict[int, str]:
+    def methods(self, strategies: Document, operator: Document) -> dict[int, str]:
         """How attention gets keys along each axis that splits its tokens."""
         own = strategies["operators"][operator["name"]]
         axes = [k for k, loop in enumerate(own["loops"]) if loop == TOKEN] if operator.get("attention") else []
@@ -156,8 +156,8 @@ class Tensors:
     def needs(self, strategies: Document, operator: Document, source: str) -> Placements:
         """The placements in which an operator needs a tensor: rows of masks whole where tokens become heads."""
         found = list(self.laid(operator["reads"][source], self.loops_of(strategies, operator["name"])))
-        for axis, way in self.ways(strategies, operator).items():
-            if way == "heads" and source in self.inert:
+        for axis, method in self.methods(strategies, operator).items():
+            if method == "heads" and source in self.inert:
                 found[axis] = WHOLE
         return tuple(found)
 

@@ -90,19 +90,19 @@ class Strategies(Member):
                 for readers, kept in product(combinations(names, count), (False, True) if count > 1 else (True,)):
                     yield {"placements": placements, "readers": readers, "kept": kept}
 
-    def _ways(self, operator: Document, row: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """Ways in which attention may get keys along each axis; empty along those that do not split its tokens."""
+    def _methods(self, operator: Document, row: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Methods by which attention may get keys along each axis; empty along those that do not split its tokens."""
         own, tokens = operator.get("attention"), [k for k, loop in enumerate(row) if loop == TOKEN]
         for chosen in product(("ring", "keys", "heads"), repeat=len(tokens)) if own else ((),):
-            ways = dict(zip(tokens, chosen, strict=False))
+            methods = dict(zip(tokens, chosen, strict=False))
             rest = list(chosen[1:] if chosen[:1] == ("ring",) else chosen)
             late = rest.index("heads") if "heads" in rest else len(rest)
-            heads = self.along(ways, "heads") * math.prod(
+            heads = self.along(methods, "heads") * math.prod(
                 n for n, loop in zip(self.sizes, row, strict=True) if loop not in ("", TOKEN, SAMPLE)
             )
             divided = "heads" not in chosen or not own or own.get("heads", 1) % heads == 0
             if "ring" not in rest and "keys" not in rest[late:] and divided:
-                yield tuple({"keys": ""}.get(ways.get(k, ""), ways.get(k, "")) for k in range(len(row)))
+                yield tuple({"keys": ""}.get(methods.get(k, ""), methods.get(k, "")) for k in range(len(row)))
 
     def _loops(self, operator: Document) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...]]]:
         """The loops along each axis, and whether weights without them are gathered."""
@@ -127,7 +127,7 @@ class Strategies(Member):
                 yield row, gathers
 
     def follows(self, strategies: Document, names: set[str]) -> bool:
-        """Whether all products of matrices are split in one of these ways, of those that can be without tokens."""
+        """Whether all products of matrices are split by one of these methods, of those that can be without tokens."""
         for each in self.operators:
             able = any(
                 TOKEN not in row and self._name(each, row, gathers) in names for row, gathers in self._loops(each)
@@ -181,8 +181,8 @@ class Strategies(Member):
             targets = [(WHOLE, *range(len(operator["makes"]))) if entry == PART else (entry,) for entry in made]
             for held in product(*targets) if name in self.split else [self.end(name)]:
                 if name not in self.split or PART not in made or self.fits(name, held):
-                    for ways in self._ways(operator, loops):
-                        yield {"loops": loops, "gathers": gathers, "methods": ways, "held": held}
+                    for methods in self._methods(operator, loops):
+                        yield {"loops": loops, "gathers": gathers, "methods": methods, "held": held}
 
     def _sum_choices(self, name: str) -> set[Placements]:
         found = {self.whole} | ({self.end(name)} if name in self.inputs or name in self.returned else set())

@@ -1,12 +1,12 @@
 """Strategies: how the operators of a layer are split along each axis of a mesh of devices (see docs/meshes.md).
 
-The placements of a tensor has an entry for each axis of the mesh: the dimension that is split along it, `WHOLE` or
-`PARTIAL`. Axes that split one dimension are nested in the order of the mesh, the first one outside.
+A tensor has placements, one for each axis of the mesh: the dimension that is split along it, `WHOLE` or `PARTIAL`. Axes
+that split one dimension are nested in the order of the mesh, the first one outside.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 WHOLE, PARTIAL = -1, -2
 """A tensor that is whole along an axis of the mesh, and one of which each device has a part of a sum."""
@@ -15,7 +15,7 @@ UNSPLIT = ""
 
 Placements = tuple[int, ...]
 
-
+AttentionMethod = Literal["keys", "ring", "heads"]
 BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
 """How attention on parts of the tokens gets the keys of all: gathered, block by block, or of some heads in exchange for
 its tokens of the others."""

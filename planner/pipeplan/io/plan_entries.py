@@ -9,6 +9,7 @@ from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage
 from pipeplan.core.plan import Context, Plan, PlanStage
+from pipeplan.core.strategies import AttentionMethod
 from pipeplan.io.schema import Count, Items, Strict, Whole
 from pipeplan.io.strategies_entry import LayerStrategiesEntry
 
@@ -82,7 +83,7 @@ class AttentionEntry(Strict):
 
     layer: str
     number: Whole = 0
-    by: Literal["keys", "ring", "heads"]
+    by: AttentionMethod
 
 
 class ContextEntry(Strict):

@@ -24,6 +24,7 @@ from pipeplan.core.strategies import (
     PARTIAL,
     UNSPLIT,
     WHOLE,
+    AttentionMethod,
     AxisStrategy,
     Copy,
     LayerStrategies,
@@ -45,7 +46,7 @@ class OperatorEntry(Strict):
     operator: str
     loops: Items[str | None]
     gathered: Items[bool] = ()
-    attention: Items[Literal["keys", "ring", "heads"] | None] = ()
+    attention: Items[AttentionMethod | None] = ()
     held: Items[Entry]
 
     @model_validator(mode="after")

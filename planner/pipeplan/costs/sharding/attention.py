@@ -31,7 +31,7 @@ def attention_strategies(operator: Operator) -> tuple[AxisStrategy, ...]:
     """Return the entries that an operator has as attention, beside those of its loops."""
     if operator.attention is None or TOKEN not in operator.loops:
         return ()
-    return AxisStrategy(TOKEN, by=BY_RING), AxisStrategy(TOKEN, by=BY_HEADS)
+    return tuple(AxisStrategy(TOKEN, by=by) for by in ORDER if by != BY_KEYS)
 
 
 def method_of(entry: AxisStrategy) -> str:
