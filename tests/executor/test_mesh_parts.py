@@ -18,9 +18,12 @@ from pipeplan.core.strategies import BY_HEADS, BY_KEYS, PARTIAL, UNSPLIT, WHOLE,
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.kernels import ON_CPU
-from pipeplan_executor.sharding.mesh import attention, gradients, weights
+from pipeplan_executor.sharding.mesh import attention, gradients, weights, whole
+from pipeplan_executor.sharding.mesh.layers import MeshLayers
+from pipeplan_executor.sharding.mesh.moves import divided, joined
 from pipeplan_executor.sharding.mesh.products import Part, product
 from pipeplan_executor.sharding.mesh.weights import Cut, MeshWeight
+from pipeplan_executor.sharding.shards import ParameterShard
 
 Run = Callable[[Any], Any]
 
@@ -35,6 +38,8 @@ def on_all(sizes: tuple[int, ...], module: Any, run: Run, patch: pytest.MonkeyPa
         barrier.wait(60)
         row = [parts[*axes.places[:axis], n, *axes.places[axis + 1 :]] for n in range(sizes[axis])]
         barrier.wait(60)
+        if before == WHOLE:
+            return part.chunk(sizes[axis], after)[axes.places[axis]]
         if before != PARTIAL:
             return torch.cat(row, before)
         total = torch.stack(row).sum(0)
@@ -68,7 +73,7 @@ def test_gradients_are_summed_along_several_axes(axes: tuple[int, ...], monkeypa
 def test_weights_are_gathered_along_several_axes(dimensions: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The innermost axis first; the sum of their gradients is scattered the other way round."""
     cuts = tuple(Cut(axis, dimension, gathered=True) for axis, dimension in enumerate(dimensions))
-    weight, whole = MeshWeight("w", "map", (4, 4), cuts, (WHOLE, WHOLE), ()), torch.randn(4, 4)
+    weight, every = MeshWeight("w", "map", (4, 4), cuts, (WHOLE, WHOLE), ()), torch.randn(4, 4)
     drawn = {place: torch.randn(4, 4) for place in combinations(range(2), range(2))}
 
     def kept(tensor: Tensor, place: Sequence[int]) -> Tensor:
@@ -77,32 +82,78 @@ def test_weights_are_gathered_along_several_axes(dimensions: Sequence[int], monk
         return tensor
 
     def run(own: Any) -> tuple[Tensor, Tensor]:
-        return weight.whole(kept(whole, own.places), own), weight.scattered(drawn[own.places], own)
+        return weight.whole(kept(every, own.places), own), weight.scattered(drawn[own.places], own)
 
     total = torch.stack([*drawn.values()]).sum(0)
     for place, (found, gradient) in on_all((2, 2), weights, run, monkeypatch).items():
-        assert torch.equal(found, whole)
+        assert torch.equal(found, every)
         assert torch.allclose(gradient, kept(total, place), atol=1e-5)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_kept_part_gets_its_part_of_the_gradient(partial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the sum where each process has a part of the layer's gradient, else of the whole one that each has."""
+    drawn = torch.randn(2, 4, 3) if partial else torch.randn(1, 4, 3).repeat(2, 1, 1)
+
+    def run(own: Any) -> Tensor | None:
+        (place,) = own.places
+        use = whole.Use(ParameterShard((4, 3), 0, 2, place), partial)
+        return use.back(drawn[place], own)
+
+    expected = (drawn.sum(0) if partial else drawn[0]).chunk(2)
+    for (place,), found in on_all((2,), whole, run, monkeypatch).items():
+        assert torch.allclose(found, expected[place])
+
+
+@pytest.mark.parametrize("groups", [(), (2, 1, 1), (1, 3)])
+def test_parts_of_groups_are_joined_group_by_group(groups: tuple[int, ...]) -> None:
+    """What is divided and joined is what it was, whatever the groups."""
+    tensor = torch.arange(16.0).reshape(8, 2)
+    parts = divided(tensor, 0, 2, groups)
+    assert torch.equal(joined(parts, 0, groups), tensor)
+
+
+@pytest.mark.parametrize("places", list(combinations(range(2), range(2))))
+def test_sums_that_were_not_used_count_on_one_process_of_an_axis(places: tuple[int, int]) -> None:
+    """Along an axis without parts all processes keep them."""
+    one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    own = gradients.MeshGradients(SimpleNamespace(places=places), {one: (0,)})  # type: ignore[arg-type]
+    sums = [(each, torch.ones(2)) for each in (one, other)]
+    own.keep_once(sums)
+    assert [float(each.sum()) for _, each in sums] == [2.0 * (places[0] == 0), 2.0]
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_shared_weight_is_summed_along_the_axes_of_all_its_layers(order: str) -> None:
+    """Also if only one of them has parts of its gradient, the first or the last."""
+    shared, summed = nn.Parameter(torch.ones(2, 2)), {"a": (0,), "b": ()}
+    found = MeshLayers.__new__(MeshLayers)
+    vars(found).update(_parameters={"a.w": shared, "b.w": shared}, _aliases={id(shared): ["a.w", "b.w"]}, _kept={})
+    vars(found).update(_programs=summed, _known={}, _sums={}, _axes=None, shards={}, cuts={})
+    vars(found)["_weights"] = lambda name: {"w": MeshWeight("w", name, (2, 2), (), (WHOLE,), summed[name])}
+    for name in order:
+        found._place(name, {"w": f"{name}.w"})
+    assert found._sums == {id(shared): {0}}
 
 
 @pytest.mark.parametrize("padding", [0, 3, 7])
 def test_padding_has_no_gradient_in_split_tables(padding: int) -> None:
-    """Whichever process has the row: gradients of the parts are those of the whole table."""
-    whole = nn.Parameter(torch.randn(8, 5))
+    """Whichever process has the row: gradients of the parts are those of the table table."""
+    table = nn.Parameter(torch.randn(8, 5))
     numbers = torch.arange(8).repeat(2)
-    made = functional.embedding(numbers, whole, padding)
+    made = functional.embedding(numbers, table, padding)
     made.square().sum().backward()
     call = Call(
-        torch.ops.aten.embedding.default, (whole, numbers, padding), {}, (whole, numbers), (True, False), (made,)
+        torch.ops.aten.embedding.default, (table, numbers, padding), {}, (table, numbers), (True, False), (made,)
     )
-    parts = [nn.Parameter(rows.detach().clone()) for rows in whole.chunk(2)]
+    parts = [nn.Parameter(rows.detach().clone()) for rows in table.chunk(2)]
     given = Part(numbers, numbers)
     rows = [
         product(call, [Part(own, own.detach(), parameter=own), given], 4 * place, True, None)[0]
         for place, own in enumerate(parts)
     ]
     torch.stack(rows).sum(0).square().sum().backward()
-    assert torch.equal(torch.cat([own.grad for own in parts if own.grad is not None]), whole.grad)
+    assert torch.equal(torch.cat([own.grad for own in parts if own.grad is not None]), table.grad)
 
 
 def test_masks_have_the_rows_of_all_tokens_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
