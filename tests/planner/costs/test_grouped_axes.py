@@ -88,6 +88,7 @@ def test_groups_that_cannot_be_are_refused(groups: dict[str, tuple[int, ...]], s
 def test_shared_weights_are_split_in_the_same_groups(alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers that share a matrix have the same part of it, or all of it, however little another way gains."""
     monkeypatch.setattr("pipeplan.costs.sharding.ways.unlike", lambda rows, *_: range(len(rows)))
+    monkeypatch.setattr("pipeplan.costs.sharding.together.Together._fewer", lambda _, rows, *__: rows)
     questions = list(team_questions(_shared(alike), equal_devices(2, link=FAST), Job(4, teams=(2,))))
     axes = {tuple(cuts(_shared(alike), each.split, i).get("wide.weight") for i in range(2)) for each in questions}
     assert axes == ({(None, None), (0, 0), (1, 1)} if alike else {(None, None), (1, 1)})

@@ -18,7 +18,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
 from pipeplan.core.splits import Mix
 from pipeplan.core.strategies import PARTIAL, WHOLE, AxisStrategy
-from pipeplan.costs.sharding import ways
+from pipeplan.costs.sharding import together
 from pipeplan.costs.sharding.exchanges import redistribution_time
 from pipeplan.costs.sharding.layer_ways import LayerWays
 from pipeplan.costs.sharding.placements import made_placement, returned_placement
@@ -142,7 +142,7 @@ def test_too_many_ways_are_combined_by_what_they_have_least_of(monkeypatch: pyte
         return {tuple(str(cuts(mixed, each.split, i)) for i in range(2)) for each in questions}
 
     every = found()
-    monkeypatch.setattr(ways, "MOST", 1)
+    monkeypatch.setattr(together, "MOST", 2)
     assert found() < every
 
 
