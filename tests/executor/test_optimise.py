@@ -13,7 +13,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan.frontend.profile.allocator import OWN_BLOCK
 from pipeplan_executor.optim import optimise
-from pipeplan_executor.optim.flat import Piece
+from pipeplan_executor.optim.flat import Flat, Piece
 from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, restrict_to_pieces
 from pipeplan_executor.optim.updates import Updates, state_excess, total_norm
 
@@ -207,3 +207,15 @@ def test_more_state_than_planned_is_told(used: str, planned: str, more: bool) ->
     if more:
         assert planned in excess
         assert "2.1" in excess  # KiB: two numbers for each of 272
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sums_that_were_not_used_stay_with_their_owner(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under ZeRO-1 a replica keeps the sum of its share for the next one, and drops what it has sent to others."""
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda _: rank)
+    own = Flat([("w", nn.Parameter(torch.ones(64)))], SimpleNamespace(), True)  # type: ignore[arg-type]
+    own.gradients.fill_(1)
+    own._summed = True
+    own.begin()
+    assert [float(part.sum()) for part in own.gradients.chunk(2)] == [32 * (rank == 0), 32 * (rank == 1)]
