@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.stages import stage_of
+from pipeplan.core.errors import PlanError
 from pipeplan.frontend.profile.meter import CpuMeter
 from pipeplan.frontend.profile.passes import Feed
 from pipeplan.frontend.profile.saved import saved_bytes
@@ -61,6 +62,31 @@ def test_every_micro_batch_has_its_own_weight(split: frozenset[int]) -> None:
     sum(weight * _mean_square(layer(x)) for weight, x in zip(weights, inputs, strict=True)).backward()
     for ours, theirs in zip(module.parameters(), layer.parameters(), strict=True):
         assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12)
+
+
+def test_a_forward_that_writes_into_what_an_earlier_backward_needs_is_explained() -> None:
+    """With two micro-batches in flight the error says what the forward does and what to plan; with one all is well."""
+    inputs = torch.randn(2, 4, 6, requires_grad=True)
+    work, _ = stage_of({"a": _Following()}, (inputs[0],))
+    ones = (torch.ones(4, 6),)
+    work.forward(0, (inputs[0].detach(),), None)
+    work.backward(0, ones)
+    for number in (1, 2):
+        work.forward(number, (inputs[number - 1].detach(),), None)
+    with pytest.raises(PlanError, match=r"changes a tensor in place .* plan one stage \(--depths 1\)"):
+        work.backward(1, ones)
+
+
+class _Following(nn.Module):
+    """Multiplies by a buffer that changes in each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("teacher", torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.teacher.mul_(0.9)
+        return x * self.teacher
 
 
 def _mean_square(outputs: Tensor, *_: object) -> Tensor:

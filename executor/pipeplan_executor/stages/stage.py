@@ -6,8 +6,8 @@
     gradients ◀─────────────  graph  ◀─ gradients                   if the layers need them for the backward
 """
 
-from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -162,7 +162,7 @@ class StageWork:
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
-            with self._leaving(number):
+            with self._leaving(number), _writes_explained():
                 run_backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
@@ -231,3 +231,17 @@ def _words(tensors: Tensors) -> str:
         for t in tensors
     )
     return ", ".join(each)
+
+
+@contextmanager
+def _writes_explained() -> Iterator[None]:
+    """Context for a backward: torch's word for tensors that a later forward has changed becomes one about the plan."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise PlanError(
+            "a forward changes a tensor in place that the backward of an earlier micro-batch still needs (a buffer "
+            f"that follows weights and takes part in what is trained); plan one stage (--depths 1). torch says: {error}"
+        ) from error
