@@ -47,7 +47,7 @@ def long_step(many: None) -> tuple[PipelineSchedule, Report[Orders], Told]:
 def test_many_micro_batches_ask_both(long_step):
     """List schedules come first and CP-SAT starts from their orders; the report has the better bound of both."""
     problem, report, _ = long_step
-    assert problem.count > auto.FEW
+    assert len(problem.everything()) > auto.FEW
     assert report.backend == "lists, cpsat"
     assert report.solution is not None and evaluate(problem, report.solution) == report.objective
     assert report.bound >= long_steps.step_bound(problem)

@@ -22,8 +22,9 @@ def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Solve by CP-SAT, by `long_steps`, or by both in turn; the result is never worse than ``hint``."""
-    few, time = problem.count <= FEW, (1 - SHARE) * limits.time
-    large = pairs(problem) > cpsat.PAIRS or (not few and BUILD * problem.count > time)
+    operations = problem.micro_batches * sum(len(problem.kinds(s)) for s in range(problem.stages))
+    few, time = operations <= FEW, (1 - SHARE) * limits.time
+    large = pairs(problem) > cpsat.PAIRS or (not few and BUILD * operations > time)
     if not large and (few or problem.micro_batches <= ROUNDS * problem.stages):
         return cpsat.solve(problem, limits, hint, on_progress)
     clock, improved = Clock(limits), _Monotone(on_progress)

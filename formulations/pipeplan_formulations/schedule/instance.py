@@ -373,11 +373,6 @@ class PipelineSchedule:
         """All transfers on link resources, by stage, kind and micro-batch."""
         return self.all_of(self.sent.values())
 
-    @property
-    def count(self) -> int:
-        """Number of operations on all devices."""
-        return self.micro_batches * sum(len(self.kinds(s)) for s in range(self.stages))
-
     def everything(self) -> list[Op]:
         """Operations of all devices, then the transfers."""
         return [*(op for d in range(self.devices) for op in self.operations(d)), *self.transfers()]
