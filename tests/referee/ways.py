@@ -254,7 +254,8 @@ class Ways:
                     )  # means say which outputs are split
                     if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
                         continue
-                    have = min((taken(each, count, times) for each in found), default=math.inf)
+                    whole = taken(unsplit[sizes], count, times) if later else math.inf  # which may be the best
+                    have = min((taken(each, count, times) for each in found), default=whole)
                     if have > best + best // 16 + 8 * question.n * (count + 1) + count * times * later:
                         what = f"fastest strategies of {sizes} for {count} micro-batches of {times} forwards on {kind}"
                         yield f"{what} take {best} in {placements}, not {have}"
