@@ -22,7 +22,6 @@ from pipeplan_executor.stages.split import Fitted, build_stage
 if TYPE_CHECKING:
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
 
-
 Loss = Callable[[Tensors, Batch], Tensor]
 
 
@@ -100,9 +99,9 @@ def mesh_layers(
     from pipeplan_executor.sharding.mesh.moves import MeshAxes
 
     assert group.mesh is not None
-    plan, own = fitted.plan, fitted.plan.stages[stage]
-    words = {name: words for name, words in plan.strategies if name in own.layers}
-    axes, context = MeshAxes(group.mesh, own.links, own.sharing), partial(autocast, precision, device)
+    planned = fitted.plan.stages[stage]
+    strategies = {name: layer for name, layer in fitted.plan.strategies if name in planned.layers}
+    axes, context = MeshAxes(group.mesh, planned.links, planned.sharing), partial(autocast, precision, device)
     known = dict(fitted.blank.named_parameters(remove_duplicate=False))
     kept = {
         name: ParameterShard(tuple(known[name].shape), axis, group.size, group.tensor_rank, groups=groups)
@@ -110,4 +109,4 @@ def mesh_layers(
         for axis, groups in [axis_and_groups(along)]
     }
     end = loss, fitted.targets
-    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, kept, context, *end)
+    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, strategies, axes, kept, context, *end)
