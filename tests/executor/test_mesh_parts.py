@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import TOKEN
@@ -18,7 +19,7 @@ from pipeplan.core.strategies import BY_HEADS, BY_KEYS, PARTIAL, UNSPLIT, WHOLE,
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.kernels import ON_CPU
-from pipeplan_executor.sharding.mesh import attention, gradients, weights, whole
+from pipeplan_executor.sharding.mesh import attention, calls, gradients, weights, whole
 from pipeplan_executor.sharding.mesh.layers import MeshLayers
 from pipeplan_executor.sharding.mesh.moves import divided, joined
 from pipeplan_executor.sharding.mesh.products import Part, product
@@ -172,3 +173,32 @@ def test_masks_have_the_rows_of_all_tokens_of_heads(monkeypatch: pytest.MonkeyPa
     strategy: Strategy = (keys, AxisStrategy(TOKEN, by=BY_HEADS))
     attention.attention(call, operand, SimpleNamespace(), strategy)  # type: ignore[arg-type]
     assert [asked[id(tensor)] for tensor in given] == [strategy, strategy, strategy, (keys, AxisStrategy(UNSPLIT))]
+
+
+class _Seen(TorchDispatchMode):
+    """Operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_computed_as_the_device_can(device: str, causal: bool) -> None:
+    """A program is recorded with the CPU's operation, which other devices do not have."""
+    heads = [torch.randn(2, 2, 6, 4, dtype=torch.float64) for _ in range(3)]
+    mask = None if causal else torch.randn(6, 6, dtype=torch.float64)
+    whole = ON_CPU(*heads, 0.0, causal, attn_mask=mask, scale=0.3)
+    parts = {id(tensor): tensor.to(device) for tensor in (*heads, *([] if mask is None else [mask]))}
+    given = (*heads, 0.0, causal)
+    call = Call(ON_CPU, given, {"attn_mask": mask, "scale": 0.3}, tuple(heads), (True,) * 3, tuple(whole))
+    with _Seen() as seen:
+        made = calls.results(call, lambda tensor: parts[id(tensor)])[0]
+    assert (ON_CPU in seen.operations) == (device == "cpu")
+    assert made.shape == whole[0].shape
+    assert device == "meta" or torch.allclose(made, whole[0], atol=1e-12)

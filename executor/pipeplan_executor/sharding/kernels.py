@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 _ATEN = torch.ops.aten
 ON_CPU = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
@@ -45,6 +45,17 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 def options_of(named: Mapping[str, Any]) -> Options:
     """Return the options among these arguments."""
     return Options(bool(named["is_causal"]), named.get("attn_mask", named.get("attn_bias")), named["scale"])
+
+
+def anywhere(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """Return attention as one of the operations computes it, by the one that suits the tensors.
+
+    Programs are recorded on tensors without values of a CPU, so theirs is the CPU's, which no GPU can run.
+    """
+    named = arguments_of(func, args, kwargs)
+    options = options_of(named)
+    heads = named["query"], named["key"], named["value"]
+    return scaled_dot_product_attention(*heads, options.mask, is_causal=options.causal, scale=options.scale)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, options: Options) -> tuple[Tensor, Tensor]:

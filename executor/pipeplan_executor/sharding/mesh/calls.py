@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.frontend.operators.record import Call
+from pipeplan_executor.sharding.kernels import FORWARDS, anywhere
 
 _ATEN = torch.ops.aten
 Operand = Callable[[Tensor], Tensor]
@@ -76,6 +77,8 @@ def results(call: Call, operand: Operand, adds: bool = True) -> Sequence[Tensor]
         return known[id(tensor)]
 
     args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
+    if operation in FORWARDS:
+        return (anywhere(operation, args, kwargs),)
     packet = operation.overloadpacket
     if packet in (_ATEN.addmm, _ATEN.baddbmm) and not adds:
         args = [_Elsewhere.apply(args[0]), *args[1:]]
