@@ -69,6 +69,8 @@ NOTHING = LayerCost(
 SAMPLES = 4
 Strategies = tuple[tuple[str, LayerStrategies], ...]
 """Of all layers of a model, by name."""
+Sent = tuple[Sums, Sums, Sums]
+"""In the forward, in the backward or the input gradient, and in the weight gradient."""
 
 
 class Case(NamedTuple):
@@ -239,6 +241,17 @@ def treated(case: Case, *, again: bool, split: bool) -> Case:
     return Case(replace(plan, stages=stages, schedule=schedule), sent, later)
 
 
+def check_sent(case: Case, sent: Sent) -> None:
+    """Nothing is sent but what is priced: in the forward, in the backward, and of this in the weight gradient."""
+    forward, backward, later = sent
+    assert forward == case.sent[0]
+    assert backward + later <= case.sent[1]  # what has no gradient is moved for none
+    if not case.plan.stages[0].recompute:  # a second forward ends where nothing more is needed
+        assert sum((backward + later).values()) > 0.8 * sum(case.sent[1].values())
+    assert later <= case.later
+    assert bool(later) == (bool(case.later) and splits(case.plan))
+
+
 def splits(plan: Plan) -> bool:
     """Whether weight gradients come behind those of inputs."""
     return any(action.kind is Kind.WEIGHT_GRADIENT for action in plan.schedule.actions())
@@ -249,7 +262,7 @@ def errors(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> list[float
     return [worst_error(plan, build, 3) for plan in plans]
 
 
-def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, ...]]]:
+def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[Sent]]:
     """For each plan the largest relative difference to the unsplit model; of one stage on equal axes what is sent."""
     return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == len({*plan.mesh}) == 1]
 
@@ -261,7 +274,7 @@ class Loss(NamedTuple):
     evaluated: float
     predicted: float
     half: float
-    sent: tuple[Sums, ...] | None
+    sent: Sent | None
 
 
 def with_losses(cases: dict[str, tuple[Case, Callable[[], Workload]]]) -> dict[str, Any]:
@@ -310,7 +323,7 @@ def _unsplit(pipeline: Pipeline, inputs: Any, targets: Any) -> tuple[float, Tens
     return sum(a * b for a, b in zip(losses, weights, strict=True)), torch.cat(made)
 
 
-def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums, Sums]:
+def _sent(plan: Plan, build: Callable[[], Workload]) -> Sent:
     """What is sent for a micro-batch: of gathers and sums along axes.
 
     In the forward, in the backward or the input gradient, and in the weight gradient. Nothing moved again is kept.

@@ -1,0 +1,124 @@
+"""Layers on meshes whose processes are threads: gradients, losses and outputs are those of the unsplit model."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.distributed import mesh_workers, vocabulary_workers
+from helpers.distributed.models import tiny_beside, tiny_convolutions, tiny_stages
+from helpers.mesh_threads import InDouble, Place, Threads, ran
+from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE, Placements
+from pipeplan.frontend.workload import Workload
+from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan_executor.sharding.mesh import moves
+from pipeplan_executor.zoo import decoder
+
+EXACT = 1e-11
+ONE = one_forward_one_backward((1,), 1, (1,))
+
+
+def of_sixths(tied: bool = False) -> Workload:
+    """A decoder of a block whose heads, tokens, features and words two by three processes can share out."""
+    return decoder(blocks=1, width=24, heads=6, vocabulary=24, length=6, hidden=36, tied=tied)
+
+
+def frozen() -> Workload:
+    """The same, of which the block's matrices are not trained."""
+    workload = of_sixths()
+    for name, parameter in workload.module.named_parameters():
+        parameter.requires_grad_(not name.startswith("block0") or "norm" in name)
+    return workload
+
+
+Case = tuple[Callable[[], Workload], tuple[int, ...], int, dict[str, object]]
+CASES: tuple[Case, ...] = (
+    (tiny_beside, (2, 2), 0, {}),
+    (tiny_beside, (2,), 6, {"gathers": False}),
+    (tiny_stages, (2,), 3, {"gathers": False}),
+    (tiny_stages, (2,), 0, {}),
+    (tiny_convolutions, (2,), 0, {}),
+    (tiny_convolutions, (2, 2), 1, {}),
+    (of_sixths, (3,), 0, {}),
+    (of_sixths, (2, 3), 1, {}),
+    (of_sixths, (3, 2), 2, {"methods": (BY_RING, BY_HEADS), "gathers": False}),
+    (of_sixths, (2, 3), 3, {"methods": (BY_RING, BY_KEYS), "gathers": False}),
+    (of_sixths, (3, 2), 4, {"methods": (BY_KEYS, BY_HEADS)}),
+    (of_sixths, (2, 3), 5, {"methods": (BY_HEADS, BY_HEADS)}),
+    (vocabulary_workers.many, (2, 2), 12, {"losses": (True, True)}),
+    (partial(of_sixths, True), (3,), 6, {}),
+    (frozen, (2,), 7, {}),
+    (vocabulary_workers.ignoring, (2,), 8, {"losses": (True,)}),
+    (vocabulary_workers.weighted, (2,), 9, {"losses": (True,)}),
+    (vocabulary_workers.shifted, (2,), 10, {"losses": (True,)}),
+)
+
+
+def name_of(value: object) -> str | None:
+    """For the names of tests."""
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else None
+
+
+@pytest.mark.parametrize(("number", "case"), enumerate(CASES))
+def test_layers_on_a_mesh_compute_what_the_unsplit_model_does(number: int, case: Case) -> None:
+    """By strategies drawn for each operator, recomputed or not, with joined and split backwards, and in evaluation."""
+    build, (sizes, seed, options) = InDouble(case[0]), case[1:]
+    own = mesh_workers.on_mesh(build, sizes, ONE, seed, **options)  # type: ignore[arg-type]
+    own = mesh_workers.treated(own, again=number % 4 > 1, split=number % 2 == 0)
+    for found in ran(own.plan, build, sizes):
+        assert max(found.trained, found.evaluated) < EXACT, found
+        mesh_workers.check_sent(own, found.sent)
+
+
+LENGTHS, GROUPS = (12, 24), ((), (2, 1, 1))
+
+
+def cut(whole: Tensor, placements: Placements, place: Place, sizes: tuple[int, ...]) -> Tensor:
+    """The part of a process, of a sum the whole: of each group of a dimension its part."""
+    for dimension, groups in enumerate(GROUPS):
+        rows = torch.arange(whole.shape[dimension])
+        unit = len(rows) // sum(groups or (1,))
+        of_groups = rows.split([unit * each for each in groups or (1,)])
+        for axis, placement in enumerate(placements):
+            if placement == dimension:
+                of_groups = tuple(each.chunk(sizes[axis])[place[axis]] for each in of_groups)
+        whole = whole.index_select(dimension, torch.cat(of_groups))
+    return whole
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 1)])
+def test_tensors_get_all_placements_from_all_others(sizes: tuple[int, ...]) -> None:
+    """Also nested ones of a dimension, of one in groups, and parts of sums: all numbers arrive at their place."""
+    threads, entries = Threads(sizes), (WHOLE, PARTIAL, 0, 1)
+    shape = moves.Shape(LENGTHS, GROUPS, LENGTHS)
+    drawn = {place: torch.randn(LENGTHS, dtype=torch.float64) for place in threads.places}
+
+    def summed(placements: Placements, place: Place) -> Tensor:
+        """What a process has parts of: the sum over those along axes of sums; the same on all others."""
+        return sum(
+            tensor
+            for other, tensor in drawn.items()
+            if all(p == PARTIAL or k == 0 for p, k in zip(placements, other, strict=True))
+        )
+
+    def part(placements: Placements, place: Place) -> Tensor:
+        kept = tuple(k if p == PARTIAL else 0 for p, k in zip(placements, place, strict=True))
+        return cut(drawn[kept], placements, place, sizes)
+
+    for source, target in product(product(entries, repeat=2), repeat=2):
+        if any(b == PARTIAL and a not in (WHOLE, PARTIAL) for a, b in zip(source, target, strict=True)):
+            continue  # nothing asks for a sum of parts of a tensor
+        found = threads.run(
+            lambda place, a=source, b=target: moves.moved(part(a, place), threads.axes[place], a, b, shape)
+        )
+        for place in threads.places:
+            row = [
+                found[other]
+                for other in threads.places
+                if all(p == PARTIAL or k == mine for p, k, mine in zip(target, other, place, strict=True))
+            ]
+            wanted = cut(summed(source, place), target, place, sizes)
+            assert torch.allclose(sum(row), wanted), (source, target, place)
