@@ -268,6 +268,21 @@ def logged(self: Any, x: Tensor) -> Tensor:
     return torch.tanh(x)
 
 
+def kept_gradient(self: Any, x: Tensor) -> Tensor:
+    """Scales by the gradient of what the last call computed."""
+    scale = 1.0 if self.memory is None or self.memory.grad is None else 1 + self.memory.grad.norm()
+    if x.requires_grad:
+        x.retain_grad()
+    self.memory = x
+    return x * scale
+
+
+def weight_gradient(self: Any, x: Tensor) -> Tensor:
+    """Scales by the gradient of a weight, if it has one."""
+    found = self.first.weight.grad
+    return x if found is None else x * found.norm()
+
+
 def freezes(self: Any, x: Tensor) -> Tensor:
     """Freezes a weight when it runs."""
     self.first.weight.requires_grad_(False)
@@ -428,6 +443,8 @@ CASES: dict[str, Case] = {
     "a part that was scripted": between(lambda self, x: x, "second is a torch.jit.ScriptModule", scripted),
     "a detached part": between(lambda self, x: x + 2 * x.detach()),
     "a write without gradients": between(written),
+    "a gradient that was kept": between(kept_gradient, rf"reads a gradient .*{HERE}"),
+    "a weight's gradient": between(weight_gradient, rf"reads a gradient .*{HERE}"),
     "a weight that is frozen in the forward": between(freezes, r"whether first.weight requires a gradient"),
     # state
     "a counter": between(counted, rf"changes its attribute counter in its forward {HERE}"),

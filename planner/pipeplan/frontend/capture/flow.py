@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch, tensors
-from pipeplan.frontend.capture.graph.gradients import TAKES_GRADIENTS, watching_gradients
+from pipeplan.frontend.capture.graph.gradients import TAKES_GRADIENTS, Seen, watching_gradients
 from pipeplan.frontend.capture.graph.layer import GraphLayer
+from pipeplan.frontend.capture.in_flight import check_in_flight
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
 from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
@@ -122,9 +123,10 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
         is_graph = isinstance(layer, GraphLayer)  # which has no Python of its own
         attributes, numbers = {} if is_graph else attributes_of(layer), random_numbers()
-        acts: list[object] = []
+        acts: list[Seen] = []
         with watching_gradients(acts.append), DetectRandom() as random:
             returned = _called(name, layer, taken[-1])
+        check_in_flight(name, original, taken[-1], acts)
         _check_sparse(name, random.sparse)
         if any(isinstance(act, str) and act.startswith(TAKES_GRADIENTS) for act in acts):
             setattr(original, JOINED, True)

@@ -105,6 +105,20 @@ def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | str) -> Te
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
+def with_random_values(module: nn.Module, numbers: torch.Generator) -> nn.Module:
+    """Copy of a module on the CPU with random parameters, and buffers between 0 and 1, of whole numbers 0."""
+
+    def drawn(tensor: Tensor) -> Tensor:
+        made = torch.zeros(tensor.shape, dtype=tensor.dtype)
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return made
+        return (
+            made.normal_(0, 0.2, generator=numbers) if tensor.requires_grad else made.real.uniform_(generator=numbers)
+        )
+
+    return _with(module, drawn)
+
+
 def _with(module: nn.Module, stand_in: Callable[[Tensor], Tensor]) -> nn.Module:
     stand_ins: dict[int, object] = {}
     for parameter in module.parameters():

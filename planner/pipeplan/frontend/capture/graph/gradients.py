@@ -31,6 +31,7 @@ _INSTEAD = (
 )
 _OPERATOR = "Or write it as an operator by torch.library.custom_op with register_autograd, which a graph keeps"
 TAKES_GRADIENTS = "takes gradients in its forward"
+READS_GRADIENT = "reads a gradient that an earlier backward leaves"
 _HARMLESS = ("torch.utils.checkpoint._NoopSaveInputs",)
 """Autograd functions of torch without a gradient of their own."""
 _TORCH, _FRONTEND = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
@@ -146,10 +147,21 @@ def _watched(tell: Callable[[Seen], object]) -> Iterator[tuple[Any, str, Callabl
     def grad_fn(original: Any) -> Any:
         return property(first(_graph_node)(lambda tensor: original.__get__(tensor, type(tensor))))
 
+    def grad(original: Any) -> Any:
+        def read(tensor: Any) -> Any:
+            found = original.__get__(tensor, type(tensor))
+            if found is None and is_users(sys._getframe(1).f_code):  # otherwise of a backward in this forward
+                tell(f"{READS_GRADIENT} ({_caller()}), and under a plan other backwards come before a forward")
+            return found
+
+        return property(read, original.__set__, original.__delete__)
+
     yield BackwardCFunction, "__init__", first(_function)
     yield torch.Tensor, "register_hook", first(_tensor_hook)
     yield torch.Tensor, "register_post_accumulate_grad_hook", first(_tensor_hook)
     yield torch.Tensor, "grad_fn", grad_fn
+    yield torch.Tensor, "grad", grad
+    yield torch.Tensor, "retain_grad", first(_kept_gradient)
     yield torch.autograd.graph.saved_tensors_hooks, "__enter__", first(_saved_hook)
     yield torch.inference_mode, "__enter__", first(_inference)
     yield torch.autograd, "grad", first(_gradient)
@@ -177,6 +189,10 @@ def _function(context: Any) -> Seen | None:
 
 def _tensor_hook(_: Any) -> str:
     return f"registers a hook on a tensor's gradient ({_caller()}), which a captured graph would lose. {_INSTEAD}"
+
+
+def _kept_gradient(_: Any) -> str:
+    return f"keeps the gradient of a tensor ({_caller()}), which a captured graph would not. {_INSTEAD}"
 
 
 def _graph_node(_: Any) -> str | None:

@@ -23,7 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.batch import Batch, call, mapped
-from pipeplan.frontend.capture.graph.gradients import LostInCaptureError, is_users
+from pipeplan.frontend.capture.graph.gradients import (
+    READS_GRADIENT,
+    LostInCaptureError,
+    Seen,
+    is_users,
+    watching_gradients,
+)
 from pipeplan.frontend.capture.private import (
     FakeTensor,
     FakeTensorMode,
@@ -65,6 +71,8 @@ def check_repeats(module: nn.Module, inputs: Batch) -> None:
     reason = next(filter(None, (each() for each in reasons)), "")
     if reason:
         raise LostInCaptureError(f"{type(module).__name__} {reason}, or {_STAGES}")
+    if twice is not None and twice.reads:
+        raise LostInCaptureError(f"{type(module).__name__} {twice.reads}: let no forward read it")
 
 
 def differs_each_time(module: nn.Module, inputs: Batch) -> str:
@@ -82,9 +90,13 @@ def _called_twice(module: nn.Module, inputs: Batch) -> "_Twice | None":
         try:
             watch = _Watch(module, inputs, has_device, exports)
             numbers = random_numbers()
-            first = watch.forward()
-            attributes, outside = watch.attributes(), watch.outside()
-            return _Twice(watch, numbers, attributes, outside, (first, watch.forward()))
+            acts: list[Seen] = []
+            with watching_gradients(acts.append):  # of what the first forward keeps, the second may read the gradient
+                first = watch.forward()
+                attributes, outside = watch.attributes(), watch.outside()
+                second = watch.forward()
+            reads = next((act for act in acts if isinstance(act, str) and act.startswith(READS_GRADIENT)), "")
+            return _Twice(watch, numbers, attributes, outside, (first, second), reads)
         except Exception:  # it needs values, or a device, or another batch; torch.export says what is wrong
             continue
     return None
@@ -104,6 +116,8 @@ class _Twice:
         What it reads outside, between the two.
     operations : tuple of sequence
         What each forward computed.
+    reads : str
+        A sentence about a gradient of an earlier call that a forward reads; empty if none does.
     """
 
     watch: "_Watch"
@@ -111,6 +125,7 @@ class _Twice:
     attributes: Mapping[str, object]
     values: Mapping[str, object]
     operations: tuple[Sequence[object], Sequence[object]]
+    reads: str
 
     def drawn(self) -> str:
         """Return a sentence about random numbers of Python or numpy."""
