@@ -22,7 +22,8 @@ def configure(parser: ArgumentParser) -> None:
         "--schedule",
         default="1f1b",
         metavar="NAME",
-        help="a schedule family (1f1b, least in flight); interleaved and the like place several stages on a device",
+        help="a schedule family (1f1b, least in flight); interleaved and the like place several stages on a device; "
+        "found: the best order for these stages",
     )
     plan.add_argument(
         "--replicas", default="", metavar="N,N", help="devices (or teams) of each stage, in the cluster's order (1,1,…)"

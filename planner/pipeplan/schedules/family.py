@@ -56,9 +56,8 @@ def family_of(schedule: Schedule, summary: str) -> Family:
         max(most_in_flight(schedule.orders[device], stage) for device in devices)
         for stage, devices in enumerate(schedule.homes)
     )
-    return Family(
-        schedule.family, partial(_always, answer=schedule), partial(_always, answer=held), frozenset(), summary
-    )
+    ways = partial(_always, answer=schedule), partial(_always, answer=held)
+    return Family(schedule.family, *ways, frozenset(), summary, two_lanes=schedule.two_lanes)
 
 
 def _always(_replicas: Sequence[int], _micro_batches: int, *, answer: Answer) -> Answer:

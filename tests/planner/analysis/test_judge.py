@@ -10,7 +10,7 @@ import pytest
 from helpers.instances import fat_head, model_of
 from pipeplan.analysis.judge import Judgement, judge
 from pipeplan.cli.main import main
-from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_plan
@@ -40,6 +40,30 @@ def test_a_hand_written_plan_is_simulated_as_it_stands() -> None:
     assert found.value == plan.step_time == simulate(plan.schedule, plan.pipeline).makespan
     assert not found.overflows and not found.outside
     assert found.result is not None and found.excess == found.value / found.result.value - 1 >= 0
+
+
+@pytest.mark.parametrize(("replicas", "overlap"), [(1, Overlap.COPY), (2, Overlap.STREAM), (1, Overlap.NONE)])
+def test_the_best_order_of_the_stages_is_found(replicas: int, overlap: Overlap) -> None:
+    """It is no worse than any family, nothing goes below its bound, and it is valid where cards are shared."""
+    nodes = (Node(("unit",) * 2, Link(10**9)),) * 2
+    devices = Cluster("2x2", {"unit": DeviceKind("unit")}, nodes, Link(10**8), overlap)
+    layers = model_of([3, 3, 1, 4], output=[4, 4, 4, 4], parameters=[1, 1, 1, 1])
+    plan: dict[str, Any] = {"stages": (2, 2) if replicas == 2 else (1, 1, 1, 1), "replicas": replicas}
+    ask: dict[str, Any] = {"batch": 4, "micro_batches": 4, "optimizer": "sgd", "time_limit": 5} | plan
+    found = judge(layers, devices, schedule="found", **ask)
+    validate_plan(found.plan, layers, devices)
+    assert 0 < found.order_bound <= found.value == simulate(found.plan.schedule, found.plan.pipeline).makespan
+    assert all(found.value <= judge(layers, devices, schedule=name, **ask).value for name in ("gpipe", "1f1b", "zb-h1"))
+    assert "no order of these stages takes less" in str(found)
+    assert found.as_json()["order_bound_s"] == found.order_bound / 1e9
+    assert not found.outside or "--schedules any" in found.outside
+
+
+def test_an_order_that_no_stage_has_room_for_is_not_searched() -> None:
+    """The plan is the leanest family's, with what it lacks."""
+    tight = Cluster.uniform(1, DeviceKind("unit", memory=4))
+    found = judge(MODEL, tight, 8, stages=(9,), micro_batches=8, schedule="found", time_limit=5)
+    assert found.overflows and not found.order_bound
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -99,6 +123,9 @@ def test_no_proved_plan_leaves_the_judgement() -> None:
         ({"schedule": "gpip"}, "'gpip' is not known"),
         ({"zero": 2, "stages": (4, 5), "replicas": (1, 2)}, "no such plan can be run"),
         ({"recompute": "some"}, "recompute 'some' is not known"),
+        ({"schedule": "found", "stages": (4, 5), "replicas": (1, 2)}, "give all stages as many replicas"),
+        ({"schedule": "found", "zero": 2}, "level 2 of ZeRO has no orders to search"),
+        ({"schedule": "found", "objective": "period"}, "judged by the time of a step"),
     ],
 )
 def test_what_is_no_plan_is_refused(how: dict[str, Any], says: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pipeplan.analysis.judge.hand_written import HandWritten
 from pipeplan.analysis.judge.judgement import Judgement, Overflow
 from pipeplan.analysis.judge.outside import outside
-from pipeplan.analysis.judge.priced import Priced, priced
+from pipeplan.analysis.judge.priced import Priced, in_best_order, priced
 from pipeplan.analysis.judge.remedies import remedies
 from pipeplan.analysis.judge.settings import settings
 from pipeplan.core.cluster import Cluster
@@ -29,6 +29,7 @@ from pipeplan.search.result import Result
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.solve import solve
 from pipeplan.solve.question import asked
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.signals import listening
 
 __all__ = ["Judgement", "Overflow", "judge"]
@@ -84,7 +85,8 @@ def judge(
         Micro-batches of a step.
     schedule : str
         A schedule family; ``'1f1b'`` is the one with the fewest micro-batches in flight. Families that give a device
-        several stages (`pipeplan.schedules.PLACED`, like ``'interleaved'``) place the stages themselves.
+        several stages (`pipeplan.schedules.PLACED`, like ``'interleaved'``) place the stages themselves. ``'found'``
+        searches for the best order of these stages' actions, each with as many replicas.
     replicas : sequence of int, int or str
         Devices of each stage, or of all; one each by default. Stages take devices in the order of the cluster: d0
         first.
@@ -103,7 +105,7 @@ def judge(
     zero : int
         Level of ZeRO.
     time_limit : float
-        Seconds for the proved plan.
+        Seconds for the proved plan, and before it as many for an order to be found.
 
     Raises
     ------
@@ -126,6 +128,9 @@ def judge(
         zero=zero,
     )
     best = _best(model, cluster, job, written)
+    if written.is_found:
+        within = Limits(time=time_limit, gap=gap, workers=workers, seed=seed)
+        best = in_best_order(best, model, written.job(job), written, within)
     searched = written.compared(job)
     beyond = outside(best, written, searched)
     how = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}
@@ -142,6 +147,7 @@ def judge(
         remedies=remedies(model, cluster, job, written) if best.overflows else (),
         result=result,
         why=why,
+        order_bound=best.order_bound,
     )
 
 

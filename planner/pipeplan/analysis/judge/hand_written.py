@@ -15,6 +15,7 @@ from pipeplan.core.pipeline import Placement
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
 from pipeplan.schedules import PLACED, Family, family
+from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import LEANEST
 
@@ -79,6 +80,8 @@ class HandWritten:
                 f"{self.chunks} chunks: schedule {own.name} gives a device one stage; several are placed by "
                 f"{', '.join(PLACED)}"
             )
+        if self.is_found:
+            self._check_found()
         if max(self.replicas) > self.micro_batches:
             raise InputError(
                 f"{max(self.replicas)} replicas of a stage share {counted(self.micro_batches, 'micro-batch')}, so that "
@@ -106,6 +109,19 @@ class HandWritten:
         if self.recompute is Recompute.CHOOSE:
             raise InputError(f"schedule {name} shares a device between stages; recompute none of the layers, or full")
 
+    def _check_found(self) -> None:
+        if len(set(self.replicas)) > 1:
+            raise InputError(
+                f"schedule {FOUND} is one order for all replicas of a pipeline; give all stages as many replicas"
+            )
+        if self.zero >= SHARDED:
+            raise InputError(f"level {self.zero} of ZeRO has no orders to search; name a family, or ask for level 1")
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the order of actions is to be searched for."""
+        return self.schedule == FOUND
+
     @property
     def placed(self) -> bool:
         """Whether the schedule places stages on devices itself."""
@@ -114,7 +130,7 @@ class HandWritten:
     @property
     def family(self) -> Family:
         """The schedule's family, of stages with devices of their own."""
-        return family(LEANEST if self.placed or self.schedule == FREE else self.schedule)
+        return family(LEANEST if self.placed or self.is_found or self.schedule == FREE else self.schedule)
 
     @property
     def homes(self) -> Placement:
@@ -147,7 +163,7 @@ class HandWritten:
 
     def job(self, job: Job) -> Job:
         """The job without what is a matter of the plan."""
-        if self.placed and job.objective is not Objective.STEP:
+        if (self.placed or self.is_found) and job.objective is not Objective.STEP:
             raise InputError(
                 f"schedule {self.schedule} is judged by the time of a step; ask for the objective 'step', not "
                 f"{job.objective.value!r}"

@@ -86,6 +86,8 @@ class Judgement(Tabular):
         The proved plan, if one was found in the time given.
     why : str
         The reason why there is none.
+    order_bound : int
+        Nanoseconds that the judged stages take at least in any order; 0 where orders were not searched.
     """
 
     plan: Plan
@@ -98,6 +100,7 @@ class Judgement(Tabular):
     remedies: tuple[Fitting, ...]
     result: Result | None
     why: str = ""
+    order_bound: int = 0
 
     @property
     def excess(self) -> float | None:
@@ -119,6 +122,9 @@ class Judgement(Tabular):
     def __str__(self) -> str:
         lines = [f"judged: {self.headline}", *(f"  {each}" for each in self.overflows)]
         lines += [f"  with {each.options} it fits, and takes {format_time(each.value)}" for each in self.remedies]
+        if self.order_bound:
+            gap = f" than {format_time(self.order_bound)}, {1 - self.order_bound / self.value:.1%} below it"
+            lines.append(f"  no order of these stages takes less{gap if self.value > self.order_bound else ''}")
         if self.outside:
             lines.append(f"  none of the plans that are searched: {self.outside}")
         lines.append(self.table().as_text())
@@ -146,6 +152,7 @@ class Judgement(Tabular):
             "over_proved": self.excess,
             "proved": None if self.result is None else self.result.as_json(),
             "why": self.why,
+            "order_bound_s": self.order_bound / 1e9 if self.order_bound else None,
         }
 
     @property

@@ -93,11 +93,13 @@ def _as_good(candidate: Candidate, family: Family, job: Job) -> bool:
 def _schedule(space: Space, candidate: Candidate, written: HandWritten) -> str:
     """Why the space has no such schedule, and the option with which it has."""
     searched = ", ".join(space.schedules)
-    if not written.placed:
+    if not written.placed and not written.is_found:
         name = candidate.family.name
         return f"its schedule is {name}, searched are {searched} (--schedules {name} searches it)"
     ask = " (--schedules any searches such orders)" if space.job.level < SHARDED else ""
-    return f"schedule {written.schedule} splits backwards, searched are {searched}{ask}"
+    name = candidate.family.name
+    what = "its order is no family's" if name == FOUND else f"schedule {name} splits backwards"
+    return f"{what}, searched are {searched}{ask}"
 
 
 def _recomputed(job: Job, plan: Plan) -> str:

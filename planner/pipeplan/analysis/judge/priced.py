@@ -17,8 +17,10 @@ from pipeplan.schedules import PLACED
 from pipeplan.schedules.family import family_of
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan
+from pipeplan_formulations.common.report import Limits
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Priced:
     overflows : tuple of Overflow
     setting : Setting
         Where it has these costs.
+    order_bound : int
+        Nanoseconds that these stages take at least in any order; 0 where orders were not searched.
     """
 
     plan: Plan
@@ -42,6 +46,7 @@ class Priced:
     limits: tuple[int | None, ...]
     overflows: tuple[Overflow, ...]
     setting: Setting
+    order_bound: int = 0
 
     @property
     def way(self) -> str:
@@ -77,6 +82,25 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
         if written.placed
         else evaluate(space.cluster, candidate, boundaries)
     )
+    return _checked(model, job, setting, written, evaluated)
+
+
+def in_best_order(found: Priced, model: Model, job: Job, written: HandWritten, limits: Limits) -> Priced:
+    """Return the plan with the best order of its actions that is found; itself if none fits into memory."""
+    evaluated = found.evaluated
+    best = find_schedule(evaluated.pipeline, written.micro_batches, limits)
+    if best.schedule is None or best.value is None:
+        return found
+    family = family_of(best.schedule, "an order searched for these stages")
+    ordered = EvaluatedPlan(
+        evaluated.cluster, replace(evaluated.candidate, family=family), evaluated.boundaries, best.value
+    )
+    return replace(_checked(model, job, found.setting, written, ordered), order_bound=best.bound)
+
+
+def _checked(model: Model, job: Job, setting: Setting, written: HandWritten, evaluated: EvaluatedPlan) -> Priced:
+    """Return the plan of an evaluated one, checked against memory."""
+    space, chain = setting.space, evaluated.candidate.chain
     plan = build_plan(space.model, space.cluster, replace(job, zero=(written.zero,)), evaluated, 0)
     plan = shared_out(plan, model, space.split)
     limits = tuple(None if limit == UNLIMITED else int(limit) for limit in chain.limit)
