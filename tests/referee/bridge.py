@@ -52,7 +52,7 @@ def _way(split: Split) -> Document:
     known: dict[int, Document] = {}
     for own in split.strategies.values():
         for strategies in own:
-            known.setdefault(id(strategies), _strategies(strategies) if strategies.operators else {})
+            known.setdefault(id(strategies), as_strategies(strategies) if strategies.operators else {})
     return {
         "team": split.team,
         "sizes": split.sizes,
@@ -62,7 +62,7 @@ def _way(split: Split) -> Document:
     }
 
 
-def _strategies(own: LayerStrategies) -> Document:
+def as_strategies(own: LayerStrategies) -> Document:
     operators = {
         name: {
             "loops": tuple(entry.loop for entry in strategy),
@@ -119,7 +119,7 @@ def as_document(result: Result) -> Document:
         "teams": list(plan.teams),
         "kinds": list(plan.device_kinds),
         "meshes": [stage.mesh for stage in plan.stages],
-        "strategies": {name: _strategies(own) if own.operators else {} for name, own in plan.strategies},
+        "strategies": {name: as_strategies(own) if own.operators else {} for name, own in plan.strategies},
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

@@ -117,7 +117,8 @@ class Kept:
         if self.job.level < SHARDED or replicas == 1:
             return workspace
         at_once = AT_ONCE * item_size(self.model.dtype)
-        every, back = self.job.level == WHOLLY_SHARDED, self.returns(kind, backward)
+        every = self.job.level == WHOLLY_SHARDED
+        back = self.returns(kind, backward) if every else None  # at level 2 backwards gather nothing
         gathered = self.units(kind, frozen=every)
         return self.units(kind).with_buffers(workspace, replicas, at_once, every, gathered, back)
 
