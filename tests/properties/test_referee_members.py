@@ -1,19 +1,22 @@
 """Random strategies of layers, searched or not, as the referee counts them: all that a device has of a layer."""
 
 from collections.abc import Iterator
+from itertools import product
 from random import Random
 
 import pytest
 
 from helpers.quick import rarely
 from pipeplan.core.errors import InputError
-from pipeplan.core.strategies import WHOLE, Placements
+from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.device_costs import device_cost
+from pipeplan.costs.sharding.layer_ways import main_strategies
 from pipeplan.costs.sharding.members import MeshMembers
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.question import every_team
 from pipeplan.costs.sharding.shapes import fitting
+from pipeplan.costs.sharding.ties import shared_bytes
 from referee import questions
 from referee.bridge import as_strategies, objects
 from referee.documents import Document
@@ -43,6 +46,9 @@ def members(document: Document, random: Random) -> Iterator[tuple[MeshMembers, T
     """Teams of each size of a question, on a mesh that fits their nodes, as both have them."""
     try:
         every = every_team(*objects(document))
+        for teams in every.values():
+            for place in product(teams.kinds, teams.sizes):
+                teams.costs(*place)
     except InputError:
         return
     for team, teams in every.items():
@@ -88,12 +94,41 @@ def faults(problem: MeshProblem, own: MeshMembers, home: Teams, i: int, choice: 
         device, counted = layer.device(as_strategies(strategies)), device_cost(only, strategies, tuple(has.values()))
         if (counted := {name: getattr(counted, name) for name in FIGURES}) != {name: device[name] for name in FIGURES}:
             yield f"a device has {counted}, not {device}"
+        yield from shared_faults(own, layer, i, strategies)
     states = [own.states[k] for own, k in zip(problem.copied, choice[len(choice) - len(problem.copied) :], strict=True)]
     used = len(strategies.copies) == sum(state.copy is not None for state in states)
     if used and max(map(len, problem.signatures)) <= FEW:
         one = problem.sharding.evaluate(choice)
         if (one if one is None else dict(zip(COORDINATES, one, strict=True))) != has:
             yield f"{one} among all choices, {has} by itself"
+
+
+def shared_faults(own: MeshMembers, layer: Strategies, i: int, strategies: LayerStrategies) -> Iterator[str]:
+    """What both count differently of weights that the layer shares, and which strategies they take for main ones."""
+    model, plain = own.teams.model, as_strategies(strategies)
+    graph = own.graph(model.layers[i].operators, layer.size)
+    of = {name: strategy for name, (strategy, _) in strategies.operators.items()}
+    weights = [(each, weight) for each in layer.operators for weight in each["weights"] if weight.get("shared")]
+    kept = sum(w["size"] // layer.divided(w, layer.loops_of(plain, each["name"])) for each, w in weights)
+    whole = sum(weight["size"] for _, weight in weights)
+    for tie in model.ties:
+        has, wanted = (
+            shared_bytes(tie, graph, of, own.sizes),
+            tie.parameters * kept // whole if whole else tie.parameters,
+        )
+        if tie.layers[0] == model.layers[i].name and has != wanted:
+            yield f"a device has {has} of {tie}, not {wanted}"
+    if not any(entry.gathers for strategy in of.values() for entry in strategy):
+        has_main = main_strategies(graph, strategies)
+        main = {
+            (name, tuple(entry.loop for entry in strategy), tuple(entry.by for entry in strategy))
+            for name, strategy in has_main
+        }
+        wanted_main = {
+            each for each in layer.main(plain) if each[0] not in layer.loss[1:]
+        }  # they are those of the first
+        if main != wanted_main:
+            yield f"main strategies are {wanted_main}, not {main}"
 
 
 def disputes(numbers: range) -> Iterator[str]:

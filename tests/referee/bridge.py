@@ -44,10 +44,10 @@ def ask(document: Document) -> Document:
     mixed: set[Split] = set()
     with patch.object(spaces, "team_questions", partial(_recorded, recorded, mixed)):
         answer = _asked(document)
-    return answer | {"ways": [_way(each) | {"mixed": each in mixed} for each in recorded]}
+    return answer | {"ways": [as_way(each) | {"mixed": each in mixed} for each in recorded]}
 
 
-def _way(split: Split) -> Document:
+def as_way(split: Split) -> Document:
     """A way of teams as plain data."""
     known: dict[int, Document] = {}
     for own in split.strategies.values():
