@@ -238,7 +238,7 @@ class Searched:
         of a mesh. ``frozen``: whether layers have frozen weights.
         """
         if not ways or set(ways) == {1}:
-            return self
+            return replace(self, teams=", ".join(left_out))
         counts = [str(count) for team, count in ways.items() if team > 1]
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"

@@ -42,11 +42,24 @@ def test_without_time_for_teams_their_least_work_is_the_bound(monkeypatch: pytes
 
 
 def test_sizes_without_room_are_left_out_with_a_word() -> None:
-    """If others have room: the answer is that without them, and says so; alone they are refused."""
+    """If others have room, or plans without teams are asked for too; alone they are refused."""
     words = "no teams of 8, for which "
     found = solve(perceptrons(), CLUSTER, 4, teams=(1, 2, 8), workers=1)
     without = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
     assert (found.value, found.bound) == (without.value, without.bound)
     assert words in found.searched.as_text() and words not in without.searched.as_text()
     with pytest.raises(InputError, match=r"no node of .* has 8 devices"):
-        solve(perceptrons(), CLUSTER, 4, teams=(1, 8), workers=1)
+        solve(perceptrons(), CLUSTER, 4, teams=(8,), workers=1)
+    alone = solve(perceptrons(), CLUSTER, 4, teams=(1, 8), workers=1)
+    assert alone.value == solve(perceptrons(), CLUSTER, 4, workers=1).value
+    assert words in alone.searched.as_text()
+
+
+def test_where_nothing_can_be_split_plans_without_teams_are_the_answer() -> None:
+    """If they are asked for too, with a word; else the question is refused. Here no length has three parts."""
+    three = equal_devices(3, link=Link(10**9, 1))
+    found = solve(perceptrons(), three, 4, teams=(1, 3), workers=1)
+    assert found.value == solve(perceptrons(), three, 4, workers=1).value
+    assert "no teams of 3, over which no operator can be split" in found.searched.as_text()
+    with pytest.raises(InputError, match="can be split over them"):
+        solve(perceptrons(), three, 4, teams=(3,), workers=1)

@@ -138,8 +138,13 @@ def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
         If there are no teams of any size, or the job excludes them.
     """
     asked = [team for team in job.teams if team > 1]
-    fitting = [team for team in asked if places(cluster, team)] or asked[:1]
+    fitting = [team for team in asked if places(cluster, team)] or ([] if _without(job) else asked[:1])
     return {team: _teams(model, cluster, job, team) for team in fitting}
+
+
+def _without(job: Job) -> bool:
+    """Whether plans without teams of several devices are an answer too."""
+    return 1 in job.teams and not job.strategy
 
 
 def _questions(
@@ -168,7 +173,7 @@ def _questions(
                 + f" by strategy {job.strategy}" * bool(job.strategy)
                 + (f": they have {counted(team, 'device')}, {why}" if why else "")
             )
-    if nothing and len(nothing) == len(every):
+    if nothing and len(nothing) == len(every) and not _without(job):
         raise InputError(nothing[0])
     if every:
         yield from _mixes(every, ways, model, cluster, job)
