@@ -219,9 +219,11 @@ def _levels(document: Document) -> dict[int, Question]:
 
 
 def _teams(document: Document) -> list[Teams]:
-    """Teams of each size; sizes without room are left out if others have some."""
-    sizes = [team for team in dict.fromkeys(document["job"].get("teams", ())) if team > 1]
-    return [Teams(document, team) for team in [each for each in sizes if Teams(document, each).homes] or sizes[:1]]
+    """Teams of each size; sizes without room are left out if others have some, or plans without teams are asked for."""
+    asked = document["job"].get("teams", ())
+    sizes = [team for team in dict.fromkeys(asked) if team > 1]
+    fitting = [team for team in sizes if Teams(document, team).homes]
+    return [Teams(document, team) for team in fitting or ([] if 1 in asked else sizes[:1])]
 
 
 def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[Ways]) -> str | None:
@@ -237,7 +239,12 @@ def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[W
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
-    possible = late or not teams or any(_ways(answer, own.team) or list(own.unsearched(())) for own in teams)
+    possible = (
+        late
+        or not teams
+        or 1 in asked["teams"]
+        or any(_ways(answer, own.team) or list(own.unsearched(())) for own in teams)
+    )
     if not possible:
         return "nothing can be split"
     stated = [own.document(split) for own in teams for split in _ways(answer, own.team)]
