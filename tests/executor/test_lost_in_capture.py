@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from itertools import count, cycle
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -174,8 +175,8 @@ def test_layers_with_gradients_of_their_own_are_profiled(inside: Callable[[], nn
     assert all(cost.backward >= 0 for cost in model.profiles[0].costs)
 
 
-def test_a_recomputed_layer_that_differs_each_time_is_refused() -> None:
-    """A closure counts, and is not set back for the recomputation."""
+def test_a_layer_that_differs_each_time_is_refused() -> None:
+    """A closure counts, the calls that find shapes too, and is not set back for a recomputation."""
     calls = [0]
 
     def counted_outside(self: object, x: Tensor) -> Tensor:
@@ -184,6 +185,95 @@ def test_a_recomputed_layer_that_differs_each_time_is_refused() -> None:
 
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), Layer(counted_outside), nn.Linear(WIDTH, WIDTH))
     schedule = FAMILIES["gpipe"].write((1, 1), 2)
-    fit(plan_for(module, "012", (0, 1, 3), schedule), Workload(module, draw, nn.functional.mse_loss))
-    with pytest.raises(PlanError, match=r"recomputes layer 1, which computes something else.*--recompute none"):
-        fit(plan_for(module, "012", (0, 1, 3), schedule, recompute="1"), Workload(module, draw, nn.functional.mse_loss))
+    with pytest.raises(PlanError, match=r"layer 1 computes something else each time.*test_lost_in_capture.py, line"):
+        fit(plan_for(module, "012", (0, 1, 3), schedule), Workload(module, draw, nn.functional.mse_loss))
+
+
+class Holding(nn.Module):
+    """A part that is scaled by a gain, by some function."""
+
+    def __init__(self, made: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.mix, self.gain = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.ones(()))
+        self.act = made(self)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Scale by the gain."""
+        return x * self.gain
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.mix(x))
+
+
+def _patched(part: Any) -> Callable[[Tensor], Tensor]:
+    whole = part.mix.forward
+    part.mix.forward = lambda x: torch.tanh(whole(x))
+    return torch.tanh
+
+
+def _hooked(part: Any) -> Callable[[Tensor], Tensor]:
+    part.mix.register_forward_hook(lambda _module, _given, made: made * part.gain)
+    return torch.tanh
+
+
+HOLDING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an attribute": (lambda part: lambda x: x * part.gain, "1 has a function"),
+    "a default": (lambda part: lambda x, gain=part.gain: x * gain, "1 has a function"),
+    "a method inside": (lambda part: (lambda whole: lambda x: whole(x))(part.scaled), "1 has a function"),
+    "a forward": (_patched, "1.mix has a function"),
+    "a hook": (_hooked, "1.mix has a function"),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+@pytest.mark.parametrize("front_end", ["auto", "graph"])
+def test_functions_that_hold_a_module_are_refused(name: str, front_end: Any) -> None:
+    """Stages are copies, in which such a function would go on with the original's weights."""
+    made, said = HOLDING[name]
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), Holding(made), nn.Linear(WIDTH, WIDTH))
+    with pytest.raises(InputError, match=rf"{said} \(.*test_lost_in_capture.py, line \d+\).*by a closure"):
+        capture_layers(module, torch.randn(2, WIDTH), front_end=front_end)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda part: part.scaled, lambda part: partial(Holding.scaled, part), lambda _: lambda x: torch.tanh(x)]
+)
+def test_functions_that_are_copied_with_the_module_are_kept(made: Callable[[Any], Any]) -> None:
+    """Methods, and functions that hold it by `functools.partial`."""
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), Holding(made), nn.Linear(WIDTH, WIDTH))
+    assert capture_layers(module, torch.randn(2, WIDTH), front_end="chain").names == ("0", "1", "2")
+
+
+TABLES: dict[str, Tensor] = {}
+
+
+def table_of(_: object, x: Tensor) -> Tensor:
+    """Multiply by a table that is made once, and kept outside."""
+    if "table" not in TABLES:
+        TABLES["table"] = torch.arange(WIDTH, dtype=x.dtype, device=x.device)
+    return x * TABLES["table"]
+
+
+def generated() -> nn.Module:
+    """A part that holds a generator."""
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), Holding(lambda _: (torch.tanh for _ in count())))
+
+
+def sloped() -> nn.Module:
+    """A part that takes gradients by torch.func."""
+    slope = torch.func.vmap(torch.func.grad(lambda v: torch.logsumexp(v, 0)))
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), Holding(lambda _: slope), nn.Linear(WIDTH, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (generated, "cannot be copied .*generator"),
+        (sloped, "torch.func takes gradients in a forward.*create_graph"),
+        (lambda: Between(table_of), "neither a parameter nor a buffer"),
+    ],
+)
+def test_what_torch_cannot_do_is_told_in_other_words(build: Callable[[], nn.Module], said: str) -> None:
+    """An error of torch would name neither the cause nor what works instead."""
+    with pytest.raises(InputError, match=said):
+        profile(build(), torch.randn(2, WIDTH), **QUICK)

@@ -27,8 +27,6 @@ from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, Tensors, trace
 from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
 from pipeplan.frontend.capture.graph.gradients import LostInCaptureError
-from pipeplan.frontend.capture.graph.layer import GraphLayer
-from pipeplan.frontend.capture.graph.python_state import differs_each_time
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.parameters import Held, bytes_of, find_ties, named_tensors, own_parameters
@@ -195,24 +193,7 @@ def fit(
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_mesh(plan, sequence.names, flow.tensors)
-    _check_recomputed(fitted)
     return fitted
-
-
-def _check_recomputed(fitted: Fitted) -> None:
-    """Refuse a recomputed layer that computes something else in its second call, which no state of its own explains."""
-    flow = fitted.flow
-    again = {name for stage in fitted.plan.stages for name in stage.recompute}
-    for number, (name, layer) in enumerate(zip(fitted.names, fitted.sequence.layers, strict=True)):
-        if name not in again or isinstance(layer, GraphLayer) or flow.draws[number] or flow.counts[number]:
-            continue
-        reason = differs_each_time(layer, flow.tensors[number])
-        if reason:
-            raise PlanError(
-                f"the plan recomputes layer {name}, which {reason.partition(', and')[0]}: its gradients would be those "
-                "of another output. Keep what changes in attributes or buffers of the layer, or solve with --recompute "
-                "none"
-            )
 
 
 def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> LayerSequence:

@@ -11,10 +11,11 @@ from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.graph.gradients import TAKES_GRADIENTS, Seen, watching_gradients
 from pipeplan.frontend.capture.graph.layer import GraphLayer
+from pipeplan.frontend.capture.graph.python_state import differs_each_time
 from pipeplan.frontend.capture.in_flight import check_in_flight
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
-from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
+from pipeplan.frontend.capture.python_values import attributes_of, kept_tensors, random_numbers
 from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.split_backward.queue import JOINED
 
@@ -24,22 +25,32 @@ class DetectRandom(TorchDispatchMode):  # type: ignore[misc]
 
     Torch tags the operations that draw. A dropout that is off, or of probability 0, calls none.
 
+    Parameters
+    ----------
+    weights : iterable of Tensor
+        Writes into them are detected, those that autograd does not see too.
+
     Attributes
     ----------
     seen : bool
         True once a tagged operation was called.
     sparse : str
         The first operation whose gradient is sparse.
+    writes : bool
+        True once something was written into a weight.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.seen, self.sparse = False, ""
+        self.seen, self.sparse, self.writes = False, "", False
+        self._weights = set(map(memory_of, weights))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen = self.seen or torch.Tag.nondeterministic_seeded in func.tags
         if "embedding" in func._schema.name and not self.sparse and _is_sparse(func, args, kwargs or {}):
             self.sparse = func._schema.name
+        if func._schema.is_mutable and args and isinstance(args[0], Tensor) and memory_of(args[0]) in self._weights:
+            self.writes = True
         return func(*args, **(kwargs or {}))
 
 
@@ -122,16 +133,19 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
         is_graph = isinstance(layer, GraphLayer)  # which has no Python of its own
-        attributes, numbers = {} if is_graph else attributes_of(layer), random_numbers()
+        attributes, numbers = {} if is_graph else _attributes(layer), random_numbers()
         acts: list[Seen] = []
-        with watching_gradients(acts.append), DetectRandom() as random:
+        with watching_gradients(acts.append), DetectRandom(layer.parameters()) as random:
             returned = _called(name, layer, taken[-1])
+        acts += ["writes into a weight (in place)"] if random.writes else []
         check_in_flight(name, original, taken[-1], acts)
         _check_sparse(name, random.sparse)
         if any(isinstance(act, str) and act.startswith(TAKES_GRADIENTS) for act in acts):
             setattr(original, JOINED, True)
         draws.append(random.seen or numbers != random_numbers())
-        counts.append(not is_graph and attributes != attributes_of(layer))
+        counts.append(not is_graph and attributes != _attributes(layer))
+        if not (is_graph or draws[-1] or counts[-1]):
+            _check_repeats(name, original, taken[-1])
         versions.append(before)
         writes.append(_differs(before, taken[-1]))
         changed.append(_with_siblings([n for n, tensor in own.items() if tensor._version != before_own[n]], own))
@@ -160,6 +174,21 @@ def _called(name: str, layer: nn.Module, given: Tensors) -> Any:
             "it computes may depend on no value in the batch (write an if or a size with torch.where or masks), and "
             "tensors that it keeps must be parameters or buffers"
         ) from error
+
+
+def _attributes(layer: nn.Module) -> object:
+    return attributes_of(layer), kept_tensors(layer)
+
+
+def _check_repeats(name: str, layer: nn.Module, given: Tensors) -> None:
+    """Refuse a layer that computes something else in its second call, which no state of its own explains."""
+    reason = differs_each_time(layer, given)
+    if reason:
+        raise PlanError(
+            f"layer {name} {reason.partition(', and')[0]}, by something outside it. Calls of profiles and of "
+            "recomputation count too, and replicas get only some micro-batches: keep what changes in attributes or "
+            "buffers of the layer"
+        )
 
 
 def _check_sparse(name: str, operation: str) -> None:

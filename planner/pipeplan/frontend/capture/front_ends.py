@@ -9,6 +9,7 @@ from torch import nn
 from pipeplan.core.choices import known
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch, mapped, tensors
+from pipeplan.frontend.capture.closures import check_closures
 from pipeplan.frontend.capture.layer_sequence import LayerSequence, Stages
 from pipeplan.frontend.capture.private import FakeTensor, on_meta
 from pipeplan.frontend.parameters import held_by
@@ -60,6 +61,7 @@ def capture_layers(
     scripted = next((path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
     if scripted is not None:
         raise InputError(f"{scripted or 'the model'} is a torch.jit.ScriptModule; give the module that was scripted")
+    check_closures(module)
     if isinstance(module, Stages) and front_end != "graph":
         _check_stages(module)
         return _submodules(module, tuple(name for name, _ in module.named_children()))

@@ -52,9 +52,10 @@ def check_in_flight(name: str, layer: nn.Module, given: Sequence[Tensor], acts: 
     if differs or (differs is None and reads):
         what = (reads or texts[0]).partition("), ")[0].removesuffix(")")
         raise PlanError(
-            f"layer {name} computes something else when the forward of the next micro-batch comes before the backward "
-            f"of this one, as in most plans: it {what}). Pass what a backward needs through the graph "
-            "(ctx.save_for_backward, a variable of the hook's own), and let no forward read what a backward has left"
+            f"layer {name} computes something else, or leaves other buffers, when the forward of the next micro-batch "
+            f"comes before the backward of this one, as in most plans: it {what}). Pass what a backward needs through "
+            "the graph (ctx.save_for_backward, a variable of the hook's own), and let no forward read what a backward "
+            "has left"
         )
 
 
@@ -62,11 +63,15 @@ def _differs(layer: nn.Module, given: Sequence[Tensor]) -> bool | None:
     """Return whether the two orders differ; None if the forward alone does not repeat (a counter outside the layer)."""
     if not _alike(_run(layer, given, ("F0", "F1")), _run(layer, given, ("F0", "F1"))):
         return None
-    return not _alike(_run(layer, given, _PLANNED), _run(layer, given, _PLAIN))
+    plain = _run(layer, given, _PLAIN)
+    try:
+        return not _alike(_run(layer, given, _PLANNED), plain)
+    except RuntimeError:  # a forward writes into what the earlier backward needs
+        return True
 
 
 def _run(layer: nn.Module, given: Sequence[Tensor], order: Sequence[str]) -> list[Tensor | None]:
-    """Return outputs and gradients of a fresh copy of the layer after these passes."""
+    """Return outputs, gradients and buffers of a fresh copy of the layer after these passes."""
     numbers = torch.Generator().manual_seed(0)
     copied = with_random_values(layer, numbers)
     inputs = [[_drawn(tensor, numbers, number) for tensor in given] for number in range(2)]
@@ -81,7 +86,8 @@ def _run(layer: nn.Module, given: Sequence[Tensor], order: Sequence[str]) -> lis
                 roots = [output for output in outputs[number] if output.requires_grad]
                 torch.autograd.backward(roots, [torch.full_like(root, number + 1) for root in roots])
     leaves = [x for row in inputs for x in row] + list(copied.parameters())
-    return [*(y.detach() for row in outputs.values() for y in row), *(leaf.grad for leaf in leaves)]
+    made = [y.detach() for row in outputs.values() for y in row]
+    return [*made, *(leaf.grad for leaf in leaves), *copied.buffers()]
 
 
 def _drawn(like: Tensor, numbers: torch.Generator, number: int) -> Tensor:

@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils.checkpoint import CheckpointFunction
 
+from pipeplan.core.errors import InputError
+
 
 @contextmanager
 def quietly_exporting(exports: bool) -> Iterator[None]:
@@ -128,7 +130,13 @@ def _with(module: nn.Module, stand_in: Callable[[Tensor], Tensor]) -> nn.Module:
     for part in module.modules():  # weights that a hook computes before each forward, as of old weight norm
         computed = [value for value in vars(part).values() if isinstance(value, Tensor) and not value.is_leaf]
         stand_ins.update({id(value): stand_in(value) for value in computed})
-    blank = copy.deepcopy(module, stand_ins)
+    try:
+        blank = copy.deepcopy(module, stand_ins)
+    except TypeError as error:  # a generator, a lock, an open file
+        raise InputError(
+            f"{type(module).__name__} holds something that cannot be copied ({error}), and stages are copies: make it "
+            "where it is used, or leave it out of copies by __deepcopy__"
+        ) from error
     for part in blank.modules():  # transformers return caches of past tokens by default, which training does not read
         config = getattr(part, "config", None)
         if config is not None and getattr(config, "use_cache", False) is True:

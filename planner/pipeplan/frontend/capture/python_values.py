@@ -3,11 +3,13 @@
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 
 from torch import Tensor, nn
+
+from pipeplan.frontend.capture.private import pytree
 
 _TORCHS = frozenset(vars(nn.Module()))
 """Attributes that every module has from torch: parameters, buffers, hooks, mode."""
@@ -87,6 +89,12 @@ def attributes_of(module: nn.Module) -> dict[str, object]:
     return found
 
 
+def kept_tensors(module: nn.Module) -> list[int]:
+    """Return which tensors a module keeps in attributes, in lists and mappings too, beside parameters and buffers."""
+    held = [{name: value for name, value in vars(part).items() if name not in _TORCHS} for part in module.modules()]
+    return [id(leaf) for leaf in pytree.tree_leaves(held) if isinstance(leaf, Tensor)]
+
+
 def own_attributes(part: nn.Module, seen: dict[int, object] | None = None) -> dict[str, object]:
     """Return the attributes of one module without its submodules; ``seen``: what is known of objects, by id."""
     known = {} if seen is None else seen
@@ -111,6 +119,9 @@ def _inside(value: object, seen: dict[int, object], depth: int) -> object:
     state = getattr(getattr(value, "bit_generator", None), "state", None) or getattr(value, "get_state", None)
     if state is not None:
         return repr(state() if callable(state) else state)
+    if isinstance(value, Iterator):  # where it is; a generator does not say
+        with suppress(TypeError):
+            return (type(value).__name__, _frozen(value.__reduce__()[1:], {}, _DEEPEST))
     if isinstance(value, Mapping):
         return tuple((repr(key), _frozen(each, seen, depth)) for key, each in value.items())
     if isinstance(value, list | tuple | set | frozenset | deque):

@@ -94,6 +94,8 @@ class BlankPass:
     def _held(self) -> SavedBytes:
         try:
             return saved_bytes(self.layers, self.feed)
+        except InputError:
+            raise
         except Exception as error:
             number = next((int(note.removeprefix(NOTE)) for note in getattr(error, "__notes__", ())), -1)
             is_loss = number == len(self.layers)

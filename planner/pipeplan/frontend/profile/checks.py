@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from pipeplan.frontend.batch import Batch, call, split, tensors
 from pipeplan.frontend.batch_mean import batch_mean
 from pipeplan.frontend.capture.draws import RepeatedDraws
+from pipeplan.frontend.capture.graph.export import READS_KEPT
 from pipeplan.frontend.capture.graph.gradients import LostInCaptureError
 from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.capture.private import pytree
+from pipeplan.frontend.capture.private import FakeTensor, pytree
 from pipeplan.frontend.rewind import Rewind
 
 Loss = Callable[[Any, Any], Any]
@@ -59,6 +60,8 @@ def check_gradients(module: nn.Module, sequence: LayerSequence, inputs: Batch, t
 
     whole = partial(gradients, partial(call, module), Rewind([module], [module]))
     own = whole()
+    if any(isinstance(gradient, FakeTensor) for gradient in own.values()):  # from a capture, by a cache
+        raise LostInCaptureError(f"{type(module).__name__} cannot be captured: {READS_KEPT}")
     apart, name = _farthest(gradients(through, Rewind(sequence.layers)), own)
     if apart > _APART and _farthest(whole(), own)[0] <= _APART / 10:
         raise LostInCaptureError(

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeplan.core.errors import InputError
 from pipeplan.core.model import LayerCost
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.capture.private import FakeTensor, memory_of
@@ -114,6 +115,11 @@ def _noted(number: int, call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except Exception as error:
+        if "support saved tensor hooks" in str(error):
+            raise InputError(
+                "torch.func takes gradients in a forward (grad, vjp, jacrev or hessian), and meanwhile torch cannot "
+                "say what is kept for the backward: write them with torch.autograd.grad(..., create_graph=True)"
+            ) from error
         error.add_note(f"{NOTE}{number}")
         raise
 

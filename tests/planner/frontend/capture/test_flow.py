@@ -1,5 +1,7 @@
 """Trace of layers by a run without values."""
 
+from itertools import count, cycle
+
 import torch
 from torch import Tensor, nn
 
@@ -69,3 +71,28 @@ def test_layers_that_draw_are_told() -> None:
     """Dropout draws; without a probability, or switched off, it does not."""
     layers = [nn.Linear(4, 4), nn.Dropout(0.5), nn.Dropout(0.0), nn.Dropout(0.5).eval()]
     assert flow_of(*layers, inputs=(torch.zeros(2, 4),)).draws == (False, True, False, False)
+
+
+class GoesOn(nn.Module):
+    """A layer that goes on in what it keeps: an iterator, or a tensor that it replaces."""
+
+    def __init__(self, kept: object) -> None:
+        super().__init__()
+        self.mix, self.kept = nn.Linear(4, 4), kept
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.kept, Tensor):
+            self.kept = self.kept + 1
+            return self.mix(x) * self.kept
+        return self.mix(x) * next(self.kept)
+
+
+def test_layers_that_go_on_in_what_they_keep_are_told() -> None:
+    """Iterators, those inside others too, and tensors that are no buffers."""
+    kept = (cycle((1, 2, 2)), zip_added(), torch.zeros(()))
+    assert flow_of(*map(GoesOn, kept), inputs=(torch.randn(2, 4),)).counts == (True, True, True)
+
+
+def zip_added() -> object:
+    """The sums of two iterators."""
+    return map(sum, zip(count(1), cycle((5, 6)), strict=False))

@@ -17,6 +17,10 @@ from pipeplan.frontend.capture.graph.gradients import check_module_hooks, nothin
 from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, fake, on_fake, pytree
 from pipeplan.frontend.parameters import named_tensors
 
+READS_KEPT = (
+    "it reads a tensor that is neither a parameter nor a buffer, as from a cache of a class or a function; make it a "
+    "buffer, or compute it in each forward"
+)
 _ADVICE = (
     (
         ("data-dependent", "DataDependent", "_local_scalar_dense", "nonzero", "unbacked"),
@@ -28,6 +32,7 @@ _ADVICE = (
         "it returns an object that torch does not know how to take apart; return a tensor, a tuple or a dict, or "
         "register the class with torch.export.register_dataclass",
     ),
+    (("devices, cpu and meta", "devices, meta and cpu"), READS_KEPT),
 )
 _OTHERWISE = "call it with such a batch to see whether it runs, or give stage modules of your own with Stages"
 
