@@ -236,10 +236,16 @@ def test_functions_that_hold_a_module_are_refused(name: str, front_end: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "made", [lambda part: part.scaled, lambda part: partial(Holding.scaled, part), lambda _: lambda x: torch.tanh(x)]
+    "made",
+    [
+        lambda part: part.scaled,
+        lambda part: partial(Holding.scaled, part),
+        lambda part: part.mix.compile(backend="eager") or torch.tanh,
+        lambda _: lambda x: torch.tanh(x),
+    ],
 )
 def test_functions_that_are_copied_with_the_module_are_kept(made: Callable[[Any], Any]) -> None:
-    """Methods, and functions that hold it by `functools.partial`."""
+    """Methods, functions that hold it by `functools.partial`, and what torch.compile puts into a module."""
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), Holding(made), nn.Linear(WIDTH, WIDTH))
     assert capture_layers(module, torch.randn(2, WIDTH), front_end="chain").names == ("0", "1", "2")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeplan.frontend.capture.graph.gradients import LostInCaptureError, place_of
+from pipeplan.frontend.capture.graph.gradients import LostInCaptureError, is_users, place_of
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 4
@@ -53,7 +53,7 @@ def _holding(value: Any, depth: int) -> Iterator[FunctionType]:
     for cell in value.__closure__ or ():
         with suppress(ValueError):  # an empty cell
             held.append(cell.cell_contents)
-    if any(map(_is_original, held)):
+    if is_users(value.__code__) and any(map(_is_original, held)):  # torch.compile makes its own anew in copies
         yield value
     for each in held:
         yield from _holding(each, depth - 1)
