@@ -16,10 +16,8 @@ from pipeplan.core.model import Tie
 from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.strategies import WHOLE, LayerStrategies
-from pipeplan.costs.sharding.copies import CopyState
 from pipeplan.costs.sharding.members import Way
 from pipeplan.costs.sharding.placements import ends_of
-from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.io.job_file import job_data, job_from_data
@@ -71,28 +69,6 @@ def of_fours() -> Cluster:
 def test_teams_are_meshes(cluster: Cluster, team: int, axes: int, shapes: set[tuple[int, ...]]) -> None:
     """All that divide the nodes evenly; teams in one node have one axis, or none if the model has tokens."""
     assert {each.sizes for each in on_meshes(cluster, team, axes)} == shapes
-
-
-def test_costs_of_ways_are_those_of_their_words() -> None:
-    """A problem with one signature of each operator costs what these cost in the problem of all."""
-    (teams,) = of_two_axes(pairs())
-    (kind,) = teams.teams.kinds
-    ways = teams.ways()
-    assert len(ways) > 1
-    for way in ways:
-        for i in range(4):
-            strategies = strategies_of(way, i)
-            own = replace(teams.teams.rooflines(i, kind, 2), graph=teams.graph("pair", 2))
-            problem = MeshProblem(own, teams.mesh(kind), strategies.input, strategies.output, split_loss=False)
-            choice = [
-                own.index(strategies.operators[each.name])
-                for each, own in zip(problem.graph.operators, problem.signatures, strict=True)
-            ]
-            choice += [each.choices.index(strategies.sums[each.tensor]) for each in problem.sums]
-            copied = {each.tensor: each.states[0] for each in replace(problem, only=strategies).copied}
-            for tensor, states in problem.copied:
-                choice.append(states.index(copied.get(tensor, CopyState(problem.held(tensor, strategies)))))
-            assert problem.sharding.evaluate(choice) == teams.costs(way, i, kind, 2)
 
 
 def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import attention_block, block, of_many_tokens, perceptrons
+from helpers.operators import attention_block, block, of_many_tokens, pair, perceptrons
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.costs.sharding.alike import figures
@@ -131,8 +131,8 @@ def test_ways_are_found_however_slow_the_machine_is(monkeypatch: pytest.MonkeyPa
     """Without a limit nothing depends on the time, with minutes between any two looks at the clock."""
 
     def found() -> list[object]:
-        ways = ways_of(block(), 10**8)
-        meshes = MeshTeams(replace(ways.teams, cluster=equal_devices(4), team=4), (2, 2), 8)
+        ways = ways_of(pair(), 10**8)
+        meshes = MeshTeams(replace(ways.teams, cluster=equal_devices(4), team=4), (4,), 8)
         return [*(split for split, _ in ways.ways()), *meshes.ways()]
 
     expected, minutes = found(), count(step=300)
