@@ -102,49 +102,56 @@ def test_micro_batch_sizes_are_those_of_the_page(seed: int) -> None:
 
 
 def asked(
-    cost: LayerCost, link: Link, parameters: int = 8, frozen: int = 0, batch: int = 1, devices: int = 2, **job: int
+    figure: str,
+    value: int,
+    link: Link | None = None,
+    network: int | None = None,
+    devices: int = 2,
+    batch: int = 1,
+    **job: int,
 ) -> None:
-    """Price two equal layers on the devices of one node."""
-    profiles = (Profile("chip", 1, (cost, cost), SAID),)
-    layers = Layer("a", parameters, frozen=frozen), Layer("b", parameters, ("a",), frozen=frozen)
-    kind = DeviceKind("chip")
-    cluster = Cluster("c", {"chip": kind}, (Node(("chip",) * devices, link),))
-    price(Model("m", layers, profiles), cluster, cluster.devices[:2], 1, Job(batch=batch, **job))
+    """Price two layers with a figure on devices of a node, beside which there is another node; all else is small."""
+    figures = dict.fromkeys(LayerCost.__dataclass_fields__, 1)
+    figures |= {figure: value} if figure in figures else {}
+    cost = LayerCost(**figures)
+    weights = {name: value if name == figure else 8 for name in ("parameters", "frozen")}
+    layers = Layer("a", **weights), Layer("b", inputs=("a",), **weights)
+    link = replace(link or Link(), **{figure: value}) if figure in ("latency", "unit_overhead") else link or Link()
+    nodes = Node(("chip",) * devices, link), Node(("chip",))
+    cluster = Cluster("c", {"chip": DeviceKind("chip")}, nodes, Link(network))
+    model = Model("m", layers, (Profile("chip", 1, (cost, cost), SAID),))
+    price(model, cluster, cluster.devices[:2], 1, Job(batch=batch, **job))
 
 
-SMALL, FAST = LayerCost(1, 1, 1, 1, 1, 1), Link(10**9)
-SLOW = Link(1)
-"""A byte a second: 10^9 nanoseconds for each byte."""
-TOO_LARGE = {
-    "forwards": (replace(SMALL, forward=2**57), FAST, {"batch": 8}, "ns of computation"),
-    "backwards": (replace(SMALL, backward=2**57), FAST, {"batch": 8}, "ns of computation"),
-    "input gradients": (replace(SMALL, input_gradient=2**57), FAST, {"batch": 8}, "ns of computation"),
-    "weight gradients": (replace(SMALL, weight_gradient=2**57), FAST, {"batch": 8}, "ns of computation"),
-    "saved": (replace(SMALL, saved=2**57), FAST, {"batch": 8}, "save come to"),
-    "workspaces": (replace(SMALL, workspace=2**57), FAST, {"batch": 8}, "save come to"),
-    "transfers": (replace(SMALL, output=2**28), SLOW, {"batch": 4}, "the transfers of"),
-    "latencies": (SMALL, Link(10**9, latency=2**57), {"batch": 8}, "the transfers of"),
-    "sums": (SMALL, SLOW, {"parameters": 2**30}, "the reduction of gradients"),
-    "gathers": (SMALL, SLOW, {"frozen": 2**30}, "the reduction of gradients"),
-    "sums that begin late": (SMALL, Link(10**9, latency=2**56), {"devices": 8}, "the reduction of gradients"),
-    "parameters": (SMALL, Link(), {"parameters": 2**58}, "optimiser state come to"),
-    "frozen weights": (SMALL, Link(), {"frozen": 2**59}, "optimiser state come to"),
-    "stated bytes": (SMALL, Link(), {"parameters": 2**55, "state_bytes": 64}, "optimiser state come to"),
-    "stated gradients": (SMALL, Link(), {"parameters": 2**55, "gradient_bytes": 64}, "optimiser state come to"),
-    "updates": (replace(SMALL, update=2**60), FAST, {}, "the optimiser step come to"),
+SLOW, BYTE = Link(2), 10**9 // 2
+"""Two bytes a second: so many nanoseconds for each byte."""
+SUMS = {
+    "forwards": ("forward", (8 + 2) * 2, {"batch": 8}, "ns of computation"),
+    "backwards": ("backward", (8 + 2) * 2, {"batch": 8}, "ns of computation"),
+    "input gradients": ("input_gradient", (8 + 2) * 2, {"batch": 8}, "ns of computation"),
+    "weight gradients": ("weight_gradient", (8 + 2) * 2, {"batch": 8}, "ns of computation"),
+    "saved": ("saved", 8 * 2, {"batch": 8}, "save come to"),
+    "workspaces": ("workspace", 8 * 2, {"batch": 8}, "save come to"),
+    "transfers": ("output", 2 * (4 + 2) * BYTE, {"batch": 4, "link": SLOW}, "the transfers of"),
+    "latencies": ("latency", 2 * (8 + 2), {"batch": 8}, "the transfers of"),
+    "overheads": ("unit_overhead", 2 * (8 + 2), {"batch": 8}, "the transfers of"),
+    "sums": ("parameters", 4 * 2 * BYTE, {"link": SLOW}, "the reduction of gradients"),
+    "sums between nodes": ("parameters", 4 * 2 * BYTE, {"network": 2}, "the reduction of gradients"),
+    "gathers": ("frozen", 4 * 2 * BYTE, {"link": SLOW}, "the reduction of gradients"),
+    "sums that begin late": ("latency", 4 * (8 + 1), {"devices": 8}, "the reduction of gradients"),
+    "weights": ("parameters", 8 * 2, {}, "optimiser state come to"),
+    "frozen weights": ("frozen", 3 * 2, {}, "optimiser state come to"),
+    "stated state": ("parameters", (8 + 64) * 2, {"state_bytes": 64}, "optimiser state come to"),
+    "stated gradients": ("parameters", (8 + 64) * 2, {"gradient_bytes": 64}, "optimiser state come to"),
+    "updates": ("update", 2, {}, "the optimiser step come to"),
 }
+"""A figure, how often it counts in a sum of a step at most, where, and what the sum is called."""
 
 
-@pytest.mark.parametrize("what", TOO_LARGE)
+@pytest.mark.parametrize("what", SUMS)
 def test_sums_beyond_the_range_of_exact_integers_are_refused(what: str) -> None:
-    """Each sum by its name, even if all the others are small; a 256th part of the figure is accepted."""
-    cost, link, given, text = TOO_LARGE[what]
+    """One and a half times the range is refused by the name of the sum; a half of it is priced."""
+    figure, times, given, text = SUMS[what]
+    asked(figure, 2**59 // times, **given)
     with pytest.raises(InputError, match=text):
-        asked(cost, link, **given)
-    figures = {name: getattr(cost, name) // 256 or 1 for name in LayerCost.__dataclass_fields__}
-    slower = replace(link, latency=link.latency // 256)
-    asked(
-        LayerCost(**figures),
-        slower,
-        **{name: value if name in ("batch", "devices") else max(value // 256, 1) for name, value in given.items()},
-    )
+        asked(figure, 3 * 2**59 // times, **given)
