@@ -94,7 +94,10 @@ def mix_faults(
     known = {(mix.nodes, mix.splits, mix.tied): mix for mix in (mixes(asked, of) if mixable(asked) else ())}
     has = {}
     for each in mixed_questions:
-        for mix in each.every(MOST) or ():
+        every = each.every(MOST) or ()
+        if every and each.every(len(every) - 1) is not None:
+            yield f"{len(every)} mixes are more than one less"
+        for mix in every:
             places = tuple(sorted((split.team, split.number) for split in mix.splits))
             has[mix.nodes, places, mix.tied] = each.mix(mix)
     if {*map(_exchanged, has)} != {*map(_exchanged, known)}:
@@ -112,10 +115,20 @@ def _exchanged(key: tuple[tuple[tuple[tuple[str, int], ...], ...], object, objec
     return tuple(sorted(nodes)), splits, tied
 
 
+def drawn(number: int) -> Document:
+    """A random question about teams; a third of them about stages with teams of unlike sizes."""
+    document = questions.question(number)
+    job = document["job"]
+    if number % 3 == 0 and not job.get("strategy"):
+        job.pop("order", None)
+        job |= {"teams": sorted({1, 2, *job["teams"]}), "unlike_teams": True, "pin": []}
+    return document
+
+
 def disputes(numbers: range) -> Iterator[str]:
     """What is counted differently in these questions."""
     for number in numbers:
-        document = questions.question(number)
+        document = drawn(number)
         try:
             every = list(team_questions(*objects(document)))
         except InputError:
