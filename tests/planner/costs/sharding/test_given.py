@@ -122,6 +122,16 @@ def test_weights_that_no_loop_splits_like_that_are_whole_in_the_words(weights: d
     assert loops(found(graph, both, 5))["wide"] == "", "five devices do not divide it"
 
 
+def test_a_bias_that_is_whole_may_stand_beside_rows_of_its_matrix() -> None:
+    """It lacks the loop along which the matrix is split; beside columns it would have to be split like these."""
+    *others, narrow = pair().operators
+    bias = replace(narrow.weights[0], name="narrow.bias", loops=("out",))
+    narrow = replace(narrow, weights=(*narrow.weights, bias))
+    assert loops(found(replace(pair(), operators=(*others, narrow)), GivenSplit(COLUMNS | ROWS)))["narrow"] == "in"
+    by = [{"narrow.weight": 1}, {"narrow.weight": 0}, {"narrow.bias": 0}, {"narrow.weight": 1, "narrow.bias": 0}, {}]
+    assert [GivenSplit(each).loop(narrow, 2) for each in by] == ["in", None, None, None, ""]
+
+
 def test_what_cannot_be_is_none() -> None:
     """Attention is to exchange tokens for heads, which the devices do not divide."""
     assert found(attention_block(6, 8), GivenSplit({}, frozenset(), {0: BY_HEADS}, True, True), 4) is None

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 from importlib import import_module
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from pipeplan.costs.sharding.frontiers import over_meshes
 from pipeplan.costs.sharding.joined import joined_layers
 from pipeplan.costs.sharding.prices import tied_costs
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.products import products
+from pipeplan.costs.sharding.products import Product, products
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh, mesh_on
 from pipeplan.costs.sharding.unsplit import require_divided, undivided, unsplit
@@ -189,6 +189,29 @@ def test_products_receive_their_volumes(seed: int) -> None:
             assert found.over_least == pytest.approx(sent.over_least)
             assert found.received >= found.least - 1e-6
         checked += 1
+
+
+def test_products_are_those_of_a_matrix() -> None:
+    """A bias beside it, or a norm behind it, changes nothing; what is received is compared with what must be."""
+    graphs = [OperatorGraph((linear("map", INPUT, 8, 16, bias),), {INPUT: 80}) for bias in (0, 16)]
+    plain, biased = (
+        MeshProblem(Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1), Mesh((2,), (Link(10**9),)))
+        for graph in graphs
+    )
+    for k, (strategy, _) in enumerate(plain.signatures[0]):
+        of_bias = [own.strategy for own in biased.signatures[0]].index(strategy)
+        assert products(biased, [of_bias], 1) == products(plain, [k], 1) != ()
+    assert [Product("p", 1, 1, 1, *row).over_least for row in ((6.0, 2.0), (5.0, 0.0), (0.0, 0.0))] == [3, inf, None]
+
+
+def test_joined_layers_keep_what_has_no_gradient() -> None:
+    """The batch, and of each layer the tensors that it says have none; never what a layer before it makes."""
+    graph = replace(pair(), without_gradient=("act", INPUT))
+    assert {*joined_layers(model_of([graph, graph], NOTHING), KIND, 2).graph.without_gradient} == {
+        INPUT,
+        "l0/act",
+        "l1/act",
+    }
 
 
 def test_shared_weights_lie_alike() -> None:
