@@ -1,10 +1,16 @@
 """Questions about teams that the referee once found answered wrongly."""
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.model import LayerCost
 from pipeplan.costs.sharding.layer_ways import LayerWays
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays
 from referee.bridge import ask
 from referee.verdict import judge
@@ -36,7 +42,7 @@ def asked(layers: list[dict[str, Any]], graph: dict[str, Any], devices: int, **j
             "name": "asked",
             "layers": layers,
             "operators": {"linear": graph},
-            "profiles": [profile | {"costs": {layer["name"]: cost for layer in layers}}],
+            "profiles": [profile | {"costs": {layer["name"]: {**cost} for layer in layers}}],
         },
         "cluster": {
             "name": "node",
@@ -91,6 +97,34 @@ def test_ways_of_the_first_of_equal_layers_are_noticed(monkeypatch: pytest.Monke
     alike = TeamWays._alike
     monkeypatch.setattr(TeamWays, "_alike", lambda own, *layers: (row[:1] for row in alike(own, *layers)))
     assert "can be split" in str(judge(document, ask(document)).faults)
+
+
+def test_layers_that_are_split_by_their_mean_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring hides messages behind the mean of computations of which all but one are short; gathers take less then."""
+    axes, heads = ["token", "f"], {"queries": 4, "keys": 1000, "heads": 1}
+    own = {"name": "map", "kind": "attention", "loops": {"token": 4}, "reads": {"input": axes}, "makes": axes}
+    own |= {"weights": [], "output": 4, "kept": True, "forward_flops": 40, "input_gradient_flops": 80}
+    layers = [
+        {"name": f"l{i}", "parameters": 0, "inputs": [f"l{i - 1}"] * (i > 0), "operators": "linear"} for i in range(8)
+    ]
+    document = asked(layers, {"input": 4, "operators": [own | {"attention": heads}]}, 2, teams=[2])
+    for number, cost in enumerate(document["model"]["profiles"][0]["costs"].values()):
+        cost |= dict.fromkeys(("forward", "backward", "input_gradient"), 16000 if number == 5 else 10)
+        cost["weight_gradient"] = 0
+    assert not judge(document, ask(document)).faults
+    different, known = Teams.different, dict[object, Rooflines]()
+
+    def mean(own: Teams, layers: Sequence[int], kind: DeviceKind, size: int) -> tuple[tuple[Rooflines, int], ...]:
+        rows = different(own, layers, kind, size)
+        count = sum(count for _, count in rows)
+        costs = {
+            each.name: sum(getattr(one.cost, each.name) * n for one, n in rows) // count for each in fields(LayerCost)
+        }
+        first = replace(rows[0][0], cost=LayerCost(**costs)) if count > 1 else rows[0][0]
+        return ((known.setdefault((*layers, size), first), 1),)
+
+    monkeypatch.setattr(Teams, "different", mean)
+    assert "fastest strategies of (2,)" in str(judge(document, ask(document)).faults)
 
 
 def test_layers_without_main_words_that_are_never_split_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

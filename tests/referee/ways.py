@@ -248,11 +248,9 @@ class Ways:
             for (sizes, placements, is_plain), passes in cases.items():
                 least = self._least(kind, size, sizes, placements, passes, every_step, is_plain)
                 for (count, times), best in least.items():
-                    rounded = question.n * (count * (times + 2) + 2)  # the mean of layers, in each coordinate
-                    rounded += (
-                        best // 16 if 0 in placements and not is_plain else 0
-                    )  # means say which outputs are split
-                    if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
+                    # layers of a graph count alike where it is said which outputs are split
+                    nearly = best // 16 if 0 in placements and not is_plain else 0
+                    if count * size > question.job["batch"] or best + nearly >= taken(unsplit[sizes], count, times):
                         continue
                     whole = taken(unsplit[sizes], count, times) if later else math.inf  # which may be the best
                     have = min((taken(each, count, times) for each in found), default=whole)

@@ -28,12 +28,15 @@ def device_cost(problem: MeshProblem, strategies: LayerStrategies, costs: Sequen
 
 
 def longer(problem: MeshProblem, strategies: LayerStrategies) -> dict[str, int]:
-    """Return the nanoseconds of each pass that operators take longer because they are split."""
-    cost, overhead = problem.layer.cost, problem.layer.kind.shard_overhead * strategies.splits_any
+    """Return the nanoseconds of each pass that operators take longer because they are split; sums over layers."""
+    overhead = problem.layer.kind.shard_overhead * strategies.splits_any
     operators = problem.graph.operators
     more = dict.fromkeys(("forward", "input_gradient"), overhead * len(operators))
     more["weight_gradient"] = overhead * sum(bool(operator.weights) for operator in operators)
-    more = {name: time if getattr(cost, name) else 0 for name, time in more.items()}
+    more = {
+        name: time * sum(count for own, count in problem.every_layer if getattr(own.cost, name))
+        for name, time in more.items()
+    }
     return more | {"backward": more["input_gradient"] + more["weight_gradient"]}
 
 

@@ -111,6 +111,14 @@ class LayerWays:
         return COMPARED_AGAIN if self._again else COMPARED
 
     @property
+    def wholes(self) -> tuple[int, int]:
+        """Bytes of parameters, and saved ones, on one device."""
+        layers = self.problem.every_layer
+        return sum(own.parameters * count for own, count in layers), sum(
+            own.cost.saved * count for own, count in layers
+        )
+
+    @property
     def shared_strategies(self) -> Iterator[dict[str, Strategy]]:
         """The choices of strategies for the operators whose weights the layer shares with others."""
         own = {

@@ -1,7 +1,7 @@
 """Devices of teams on meshes of one shape: what each has of the layers, under given strategies."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from pipeplan.costs.sharding.layer_ways import main_strategies, parallelism
 from pipeplan.costs.sharding.named import NamedStrategy, rows_are_samples
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.strategies import divides
 from pipeplan.costs.sharding.teams import Teams
@@ -61,6 +62,7 @@ class MeshMembers:
     named: NamedStrategy | None = field(default=None, kw_only=True)
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
+    _rooflines: dict[int, Rooflines] = field(default_factory=dict, init=False, repr=False)
     _graphs: dict[tuple[str, int], OperatorGraph] = field(default_factory=dict, init=False, repr=False)
     _possible: dict[Way, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -114,26 +116,37 @@ class MeshMembers:
         only: LayerStrategies | None = None,
         keeps: bool = True,
     ) -> MeshProblem:
-        """The strategies of layers on a kind of device at a micro-batch size, at mean costs; one for equal layers."""
-        i, costs = layers[0], self.teams.costs(kind, size)
-        cost = mean_cost([costs[number] for number in layers])
-        key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only, keeps
+        """The strategies of layers on a kind of device at a micro-batch size: of equal layers those of one of them.
+
+        Of unlike layers, which are split alike, costs are sums.
+        """
+        unlike = self.teams.different(layers, kind, size)
+        key = case, *((id(whole), count) for whole, count in unlike), only, keeps
         if key not in self._problems:
-            rooflines = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
+            every = tuple((self._with_samples(case[0], whole), count) for whole, count in unlike)
             tokens, ends = self.teams.context_parallel and not self._by_samples(size), case[1:]
             self._problems[key] = MeshProblem(
-                rooflines,
+                every[0][0],
                 self.mesh(kind),
                 *ends,
-                gathers=not any(weight.shared for operator in rooflines.graph.operators for weight in operator.weights),
+                gathers=not any(
+                    weight.shared for operator in every[0][0].graph.operators for weight in operator.weights
+                ),
                 split_loss=self.teams.vocabulary_parallel,
                 tokens=tokens,
                 named=self.named,
                 keeps=keeps,
                 only=only,
                 known=self._known,
+                layers=every,
             )
         return self._problems[key]
+
+    def _with_samples(self, name: str, whole: Rooflines) -> Rooflines:
+        """What operators take that may run on parts of the samples; one object for equal layers."""
+        if id(whole) not in self._rooflines:
+            self._rooflines[id(whole)] = replace(whole, graph=self.graph(name, whole.micro_batch))
+        return self._rooflines[id(whole)]
 
     def _by_samples(self, size: int) -> bool:
         """Whether a named strategy splits samples alone at a micro-batch size."""
@@ -230,12 +243,3 @@ def device_model(model: Model, profiles: Sequence[Profile], kept: Sequence[int],
     ties = (replace(tie, parameters=size) for tie, size in zip(model.ties, shared, strict=True))
     kept_ties = tuple(tie for tie in ties if tie.parameters or tie.frozen)
     return replace(model, layers=layers, profiles=tuple(profiles), ties=kept_ties, operators={})
-
-
-def mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
-    """Return the mean of costs, rounded."""
-    first = costs[0]
-    if all(other == first for other in costs):
-        return first
-    mean = {field.name: round(sum(getattr(cost, field.name) for cost in costs) / len(costs)) for field in fields(first)}
-    return LayerCost(**mean)

@@ -35,7 +35,7 @@ from pipeplan.costs.sharding.prices import (
     tied_costs,
 )
 from pipeplan.costs.sharding.redistributions import Redistributions
-from pipeplan.costs.sharding.rooflines import PASSES
+from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.sharding.signatures import Sum
 from pipeplan.costs.sharding.strategies import gradient, made, returned, share
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -50,7 +50,22 @@ class MeshProblem(MeshCopies):
 
     @cached_property
     def sharding(self) -> Sharding:
-        """The problem; its coordinates are those of a team's."""
+        """The problem; its coordinates are those of a team's. Of several layers it has the sums."""
+        if self.count == 1:
+            return self._of_one
+        every = self._of_one.project(self.count * np.eye(len(COORDINATES), dtype=np.int64))
+        costs = [_added(own, self._beyond(each)) for own, each in zip(every.costs, self.graph.operators, strict=False)]
+        return Sharding((*costs, *every.costs[len(costs) :]), every.edges)
+
+    def _beyond(self, operator: Operator) -> Array:
+        """What an operator costs in all layers by itself beyond as many times what it costs in the first."""
+        first = self._alone(operator, self.layer)
+        more: Array = np.sum([count * (self._alone(operator, own) - first) for own, count in self.layers], axis=0)
+        return more
+
+    @cached_property
+    def _of_one(self) -> Sharding:
+        """The problem of the first layer, or of joined ones."""
         operators, index = self.graph.operators, self.index
         sums = {summed.tensor: len(index) + i for i, summed in enumerate(self.sums)}
         costs = [self.once(self._costs_key(operator), partial(self._costs, operator)) for operator in operators]
@@ -233,14 +248,7 @@ class MeshProblem(MeshCopies):
         """An operator costs its passes, what its weights send, and what is only its own to redistribute."""
         name, signatures = operator.name, self.signatures[self.index[operator.name]]
         rooflines, local, _ = self.own(operator)
-        rows = {
-            strategy: strategy_costs(rooflines, local, strategy, self.mesh, not self.joined)
-            for strategy in {signature.strategy for signature in signatures}
-        }
-        costs = np.array([rows[signature.strategy] for signature in signatures], np.int64)
-        costs[:, -1] += [
-            rooflines.saved(local.name, share(signature.held, self.mesh.sizes)) for signature in signatures
-        ]
+        costs = self._alone(operator, rooflines).copy()
         moves, is_last = self.moves(name, False), self.tensors[name].end is not None and not self.readers.get(name)
         for k, (strategy, held) in enumerate(signatures):
             costs[k] = _added(costs[k], _times(moves, [made(operator, strategy)], [held], FORWARD)[0, 0])
@@ -254,6 +262,23 @@ class MeshProblem(MeshCopies):
             for source in operator.reads:
                 if source in self.graph.inputs and source not in self.copied_names:
                     costs = _added(costs, self._input(operator, source, signatures))
+        return costs
+
+    def _alone(self, operator: Operator, rooflines: Rooflines) -> Array:
+        """What an operator costs by itself in a layer, whatever is redistributed."""
+        key = "alone", self.likeness[operator.name], id(rooflines)
+        return self.once(key, partial(self._costs_alone, operator, rooflines))
+
+    def _costs_alone(self, operator: Operator, rooflines: Rooflines) -> Array:
+        local, signatures = self.own(operator).operator, self.signatures[self.index[operator.name]]
+        rows = {
+            strategy: strategy_costs(rooflines, local, strategy, self.mesh, not self.joined)
+            for strategy in {signature.strategy for signature in signatures}
+        }
+        costs = np.array([rows[signature.strategy] for signature in signatures], np.int64)
+        costs[:, -1] += [
+            rooflines.saved(local.name, share(signature.held, self.mesh.sizes)) for signature in signatures
+        ]
         return costs
 
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:

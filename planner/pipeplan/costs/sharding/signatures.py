@@ -85,6 +85,9 @@ class MeshSignatures:
         The one signature of each operator, and the placements of each sum, if these are chosen already.
     known : dict
         What is known of operators that are alike, which several layers may share.
+    layers : tuple of (Rooflines, int)
+        Layers with these operators that are split alike, equal ones once with how many they are; costs are sums over
+        them. Empty: the one layer, or joined ones.
     """
 
     rooflines: Rooflines | JoinedLayers
@@ -101,6 +104,7 @@ class MeshSignatures:
     named: NamedStrategy | None = None
     only: LayerStrategies | None = None
     known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, repr=False, compare=False)
+    layers: tuple[tuple[Rooflines, int], ...] = ()
 
     @property
     def graph(self) -> OperatorGraph:
@@ -111,6 +115,16 @@ class MeshSignatures:
     def layer(self) -> Rooflines:
         """What the operators of the first layer take, or of the only one."""
         return self.own(self.graph.operators[0]).rooflines
+
+    @property
+    def every_layer(self) -> tuple[tuple[Rooflines, int], ...]:
+        """The layers that are split alike, equal ones once with how many they are."""
+        return self.layers or ((self.layer, 1),)
+
+    @property
+    def count(self) -> int:
+        """Over how many layers costs are sums."""
+        return sum(count for _, count in self.every_layer)
 
     @property
     def joined(self) -> bool:

@@ -14,6 +14,7 @@ micro-batch size, whatever its shape, or if teams without a mesh have such a way
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count, pairwise, product
 from math import lcm, prod
 from operator import add
@@ -57,7 +58,7 @@ ALIKE = 32
 SAMPLES = 0
 """Entry of placements along which samples are split: they are the first axis."""
 
-Figures = tuple[int, ...]
+Figures = tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class MeshTeams(MeshMembers):
         Layers of equal operators count alike.
         """
         alike = {name: layers for (name, *_), layers in self.cases((), (False,) * len(can)).items()}
-        paths: dict[bool, tuple[Figures, tuple[bool, ...]]] = {False: ((0,) * len(rows), ())}
+        paths: dict[bool, tuple[Figures, tuple[bool, ...]]] = {False: ((Fraction(),) * len(rows), ())}
         for i, layer in enumerate(self.teams.model.layers):
             longer: dict[bool, tuple[Figures, tuple[bool, ...]]] = {}
             for after, (before, (spent, path)) in product((False, True) if can[i] else (False,), paths.items()):
@@ -213,7 +214,7 @@ class MeshTeams(MeshMembers):
         rows: NDArray[np.int64],
         keeps: bool,
     ) -> tuple[Figures, LayerStrategies]:
-        """Return the strategies of layers that have least of some sums of coordinates, in order, and these sums."""
+        """Return the strategies of layers that have least of some sums of coordinates, in order, and their means."""
         key = tuple(layers), case, kind.name, size, rows.tobytes(), keeps
         if key not in self._strategies:
             self._strategies[key] = _least(self.problem(layers, case, kind, size, keeps=keeps), rows, self.teams.clock)
@@ -255,12 +256,12 @@ def mesh_ways(
 
 
 def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerStrategies]:
-    """Return the strategies with least of some sums of coordinates, in order as far as 61 bits go; and the sums."""
+    """Return the strategies with least of some sums of coordinates, in order as far as 61 bits go; and means."""
     choice = least(problem.sharding.project(in_order(problem.sharding, rows)), clock)
     assert choice is not None, "no operator has to be split"
     costs = problem.sharding.evaluate(choice)
     assert costs is not None, "it was found"
-    figures = tuple(int(figure) for figure in rows @ np.array(costs, np.int64))
+    figures = tuple(Fraction(int(figure), problem.count) for figure in rows @ np.array(costs, np.int64))
     return figures, problem.layer_strategies(choice)
 
 

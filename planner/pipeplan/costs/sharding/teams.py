@@ -1,6 +1,7 @@
 """Teams of one size: where they lie, and what layers and their operators take on one device."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -100,3 +101,9 @@ class Teams:
             graph, rates = self.model.operators[layer.operators], rates_of(kind, self.model.dtype)
             self._rooflines[key] = Rooflines(graph, cost, layer.parameters, kind, rates, size)
         return self._rooflines[key]
+
+    def different(self, layers: Sequence[int], kind: DeviceKind, size: int) -> tuple[tuple[Rooflines, int], ...]:
+        """Return what the operators of layers take, each once with how many are equal to it; if all are, 1."""
+        every = [self.rooflines(i, kind, size) for i in layers]
+        counts, by_id = Counter(map(id, every)), {id(own): own for own in every}
+        return tuple((own, counts[key] if len(by_id) > 1 else 1) for key, own in by_id.items())

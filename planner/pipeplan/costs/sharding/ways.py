@@ -10,7 +10,7 @@ another one between the same placements are left out (`alike`).
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count, pairwise, product
@@ -35,7 +35,7 @@ from pipeplan.costs.sharding.layer_ways import (
     MainStrategies,
     parallelism,
 )
-from pipeplan.costs.sharding.members import device_model, mean_cost
+from pipeplan.costs.sharding.members import device_model
 from pipeplan.costs.sharding.placements import ends_of, handed_over, token_axis
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -54,7 +54,7 @@ NEARLY = 4096
 Figures = tuple[int, ...]
 """Sums of `LayerWays.figures` over layers, bytes in `PARTS` of theirs; on each kind for each micro-batch size."""
 Alike = list[tuple[int, LayerWays]]
-"""How many layers are alike, and their ways, on a kind at a micro-batch size."""
+"""Ways of layers on a kind at a micro-batch size, and how many equal ones have each."""
 
 
 class TeamWays:
@@ -69,7 +69,7 @@ class TeamWays:
         self.teams, self.model = teams, teams.model
         self._layers: dict[tuple[object, ...], LayerWays] = {}
         self._known: dict[object, dict[object, object]] = {}
-        self._rooflines: dict[int, tuple[Rooflines, Rooflines]] = {}  # by id: those of a layer, and with samples
+        self._rooflines: dict[int, Rooflines] = {}  # with samples, by the id of those without
 
     def ways(self, tokens: bool = True) -> Iterator[tuple[Split, Model]]:
         """Yield the ways that are worth searching, each with the costs of a device: a profile for each size.
@@ -99,15 +99,19 @@ class TeamWays:
 
     def layer(self, i: int, kind: DeviceKind, size: int, input_: Placements, output: Placements) -> LayerWays:
         """Return the ways of a layer between given placements; one object for equal layers."""
-        return self._layer(self.teams.rooflines(i, kind, size), input_, output)
+        return self._of_layers([i], kind, size, input_, output)[1]
 
-    def _layer(self, whole: Rooflines, input_: Placements, output: Placements) -> LayerWays:
-        key = id(whole), input_, output
+    def _of_layers(
+        self, layers: Sequence[int], kind: DeviceKind, size: int, input_: Placements, output: Placements
+    ) -> tuple[int, LayerWays]:
+        """The ways of layers that run alike, whose figures are sums; of equal ones those of one, and how many."""
+        unlike = self.teams.different(layers, kind, size)
+        key = *((id(whole), count) for whole, count in unlike), input_, output
         if key not in self._layers:
-            _, rooflines = self._rooflines.setdefault(id(whole), (whole, self._with_samples(whole)))
+            every = tuple((self._with_samples(whole), count) for whole, count in unlike)
             problem = MeshProblem(
-                rooflines,
-                self.teams.mesh(whole.kind, (self.teams.team,)),
+                every[0][0],
+                self.teams.mesh(kind, (self.teams.team,)),
                 input_,
                 output,
                 tokens={*input_, *output} != {WHOLE},
@@ -115,31 +119,27 @@ class TeamWays:
                 split_loss=self.teams.vocabulary_parallel,
                 allows=None if self.teams.context_parallel else _without_context,
                 known=self._known,
+                layers=every,
             )
             self._layers[key] = LayerWays(problem, self.teams.again, self.teams.clock)
-        return self._layers[key]
+        return len(layers) if len(unlike) == 1 else 1, self._layers[key]
 
     def _alike(self, name: str, placements: Placements, passes: tuple[bool, ...]) -> Iterator[Alike]:
         """Yield the layers with the same operators, on each kind at each micro-batch size.
 
-        Those between the same placements are alike, with as many parameters, at their mean cost.
+        Those between the same placements are alike, with as many parameters: they have sums of their costs.
         """
         groups: dict[tuple[tuple[Placements, Placements], int], list[int]] = {}
         for i, layer in enumerate(self.model.layers):
             if layer.operators == name:
                 groups.setdefault((ends_of(placements, passes, i), layer.parameters), []).append(i)
         for kind, size in product(self.teams.kinds, self.teams.sizes):
-            layers_at = []
-            for (ends, _), layers in groups.items():
-                whole = self.teams.rooflines(layers[0], kind, size)
-                cost = mean_cost([self.teams.costs(kind, size)[i] for i in layers])
-                mean = whole if cost == whole.cost else replace(whole, cost=cost)
-                layers_at.append((len(layers), self._layer(mean, *ends)))
-            yield layers_at
+            yield [self._of_layers(layers, kind, size, *ends) for (ends, _), layers in groups.items()]
 
     def _with_samples(self, whole: Rooflines) -> Rooflines:
-        graph = with_samples(whole.graph, self.teams.plain)
-        return Rooflines(graph, whole.cost, whole.parameters, whole.kind, whole.rates, whole.micro_batch)
+        if id(whole) not in self._rooflines:
+            self._rooflines[id(whole)] = replace(whole, graph=with_samples(whole.graph, self.teams.plain))
+        return self._rooflines[id(whole)]
 
     @cached_property
     def graphs(self) -> dict[str, OperatorGraph]:
@@ -304,12 +304,7 @@ class _AllLayers:
 
 def _figures(alike: Alike, main: MainStrategies) -> Figures:
     """Return the sums of figures of layers under main strategies, bytes in `PARTS`."""
-    rows = np.array(
-        [
-            [*layer_ways.figures(main), layer_ways.rooflines.parameters, layer_ways.rooflines.cost.saved]
-            for _, layer_ways in alike
-        ]
-    )
+    rows = np.array([[*layer_ways.figures(main), *layer_ways.wholes] for _, layer_ways in alike])
     *sums, parameters, saved = (rows.T @ [count for count, _ in alike]).tolist()
     sums[2:4] = (
         round(PARTS * part / max(whole, 1)) for part, whole in zip(sums[2:4], (parameters, saved), strict=True)

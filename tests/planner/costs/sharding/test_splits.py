@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import block, of_many_tokens, pair, perceptrons, with_output
+from helpers.operators import attention_block, block, of_many_tokens, pair, perceptrons, with_output
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -16,9 +16,10 @@ from pipeplan.core.model import Tie
 from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.strategies import WHOLE, LayerStrategies
+from pipeplan.costs.sharding.coordinates import combined, least
 from pipeplan.costs.sharding.members import Way
 from pipeplan.costs.sharding.placements import ends_of
-from pipeplan.costs.sharding.splits import MeshTeams
+from pipeplan.costs.sharding.splits import LEAN, PASSES, MeshTeams
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.solve import solve
@@ -69,6 +70,24 @@ def of_fours() -> Cluster:
 def test_teams_are_meshes(cluster: Cluster, team: int, axes: int, shapes: set[tuple[int, ...]]) -> None:
     """All that divide the nodes evenly; teams in one node have one axis, or none if the model has tokens."""
     assert {each.sizes for each in on_meshes(cluster, team, axes)} == shapes
+
+
+def test_unlike_layers_that_are_split_alike_cost_their_sum() -> None:
+    """Whatever is chosen for them, by ring too, which hides messages behind long computations alone."""
+    model = perceptrons(graph=attention_block())
+    profiles = [
+        replace(each, costs=tuple(replace(each.costs[0], forward=time, saved=time) for time in (50, 50, 400, 9000)))
+        for each in model.profiles
+    ]
+    (mesh, _) = MeshTeams.of(Teams(replace(model, profiles=tuple(profiles)), pairs(), 4, (1, 2), "sgd", False), 4, 2)
+    case, (kind,) = mesh.case(1, (1,), (True, True, True, False)), mesh.teams.kinds
+    every, *ones = (mesh.problem(layers, case, kind, 2).sharding for layers in (range(4), [0], [1], [2], [3]))
+    choices = {
+        least(each.project(row)) for each in (every, *ones) for row in (combined(("forward",)), PASSES, LEAN[1][:1])
+    }
+    assert len(choices) > 2
+    for choice in choices:
+        assert every.evaluate(choice) == tuple(map(sum, zip(*(one.evaluate(choice) for one in ones), strict=True)))
 
 
 def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
