@@ -1,14 +1,17 @@
 """Bounds of shapes against the partition problems of all their placements and families, on random questions."""
 
 from collections import defaultdict
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from helpers.instances import equal_devices, model_of
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
+from pipeplan.core.model import Model
 from pipeplan.search.nodes.shapes import sorted_shapes
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
@@ -44,6 +47,52 @@ def candidates_of(space: Space) -> int:
                     key = tuple((own[0].kind.name, len(own)) for own in groups), candidate.family.alternates
                     assert bounds[key] <= report.objective, (candidate.label, bounds[key], report.objective)
     return fitting
+
+
+def unlike_kinds(draw: Random, overlap: str) -> tuple[Model, Cluster]:
+    """A model with other costs, also of what passes between layers, on each of two kinds of device in one node."""
+
+    def numbers(most: int) -> list[int]:
+        return [draw.randint(1, most) for _ in range(4)]
+
+    weights = numbers(30)
+    models = [
+        model_of(
+            numbers(20),
+            numbers(20),
+            saved=numbers(9),
+            output=numbers(9),
+            parameters=weights,
+            update=numbers(9),
+            kinds=(kind,),
+        )
+        for kind in ("one", "other")
+    ]
+    model = replace(models[0], profiles=tuple(profile for each in models for profile in each.profiles))
+    node, kinds = Node(("one", "other", "other"), Link(10**9, draw.randint(0, 9))), ("one", "other")
+    return model, Cluster("unlike", {kind: DeviceKind(kind) for kind in kinds}, (node,), None, Overlap(overlap))
+
+
+@pytest.mark.parametrize("overlap", ["none", "copy", "stream"])
+@pytest.mark.parametrize("family", ["1f1b-sno", "1f1b-so", "gpipe", "fbp-as"])
+def test_bounds_are_met_where_there_is_one_placement(overlap: str, family: str) -> None:
+    """In one node, with unlimited memory and one family, a shape's bound is the value of its best partition."""
+    if (overlap, family) == ("none", "fbp-as"):
+        pytest.skip("two lanes compute while they send")
+    draw, seen = Random(f"{overlap} {family}"), 0
+    model, cluster = unlike_kinds(draw, overlap)
+    job = Job(6, schedules=(family,), micro_batches=(6,), overlap_reduction=draw.random() < 0.5)
+    space = Space(model, cluster, job)
+    bounds = {
+        tuple((space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes): bound
+        for bound, _, modes in sorted_shapes(space, 1)
+    }
+    for groups, _ in space.device_groups(1):
+        for candidate in space.candidates(groups, 1):
+            report = partition.solve(candidate.problem, Limits(), backend="exact")
+            assert bounds[tuple((own[0].kind.name, len(own)) for own in groups)] == report.objective
+            seen += 1
+    assert seen > 7
 
 
 def test_pairs_of_unlike_widths_have_few_micro_batches_each() -> None:

@@ -58,6 +58,20 @@ def test_activations_count_where_all_micro_batches_are_held() -> None:
         solve(model, equal_devices(3, memory=207), job=Job(4, schedules=("gpipe",)), time_limit=1)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"together": (("l0", "l1"),)}, "and together leaves at most 2 stages, as 1 of the 2 cuts"),
+        ({"no_cut_after": ("l0", "l1")}, "and no_cut_after leaves at most 1 stage, as 2 of the 2 cuts"),
+        ({"together": (("l0", "l1"),), "no_cut_after": ("l1",)}, "and together and no_cut_after leave at most 1 stage"),
+    ],
+)
+def test_what_forbids_cuts_is_named(asked: dict, said: str) -> None:
+    """Where too few cuts are left for the stages that are asked for: that option alone, or both."""
+    impossible = Space(MODEL, equal_devices(3), Job(4, depths=(3,), **asked)).impossible
+    assert impossible is not None and said in impossible
+
+
 def test_the_message_comes_at_once_and_helps() -> None:
     """No search is started; the text has the sums and the number of devices needed, and with them a plan fits."""
     with pytest.raises(InfeasibleError) as caught:

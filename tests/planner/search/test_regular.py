@@ -95,6 +95,8 @@ def test_what_is_not_proved_is_said_so() -> None:
     assert Irregular(90, 80).line(100, 95).startswith("regular: costs 5.56% at least and 25.00% at most")
     assert Irregular(80, 0).line(100, 90).startswith("regular: costs 12.50% at least (without")
     assert "not known" in Irregular(120, 0).line(100, 90)
+    figures = Irregular(8 * 10**9, 3 * 10**9).as_json(9 * 10**9, 5 * 10**9)
+    assert figures == {"time_s": 8.0, "bound_s": 3.0, "costs_at_least": 0.0, "costs_at_most": 2.0}
 
 
 def test_wishes_that_contradict_it_are_refused() -> None:

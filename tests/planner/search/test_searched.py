@@ -23,6 +23,7 @@ from pipeplan.solve.reach import searched_for
 CHAIN = model_of([2, 7, 3, 4], saved=[5] * 4, output=[1] * 4, parameters=[8] * 4)
 SKIP = replace(CHAIN, layers=(*CHAIN.layers[:3], replace(CHAIN.layers[3], inputs=("l0", "l2"))))
 TWO_KINDS = two_kinds_of_device()
+ANY = {"extrapolate": True}
 TIED = replace(CHAIN, ties=(Tie(("l0", "l3"), 8),))
 
 
@@ -111,12 +112,35 @@ def test_what_is_left_out_is_named() -> None:
         (searched.CHECKPOINTS, {"memory": 100}, {"memory": 100, "recompute": "none"}),
         (searched.OTHER_SIZES, {"micro_batches": (4,)}, {"batch": 1}),
         (searched.UNPROFILED_SIZES, {}, {"extrapolate": True}),
+        (
+            searched.OTHER_SIZES,
+            {**ANY, "micro_batches": (1, 4)},
+            {**ANY, "micro_batches": (1, 2, 4)},
+        ),
+        (
+            searched.UNEQUAL_SIZES,
+            {**ANY, "micro_batches": (1, 2, 4)},
+            {**ANY, "micro_batches": (1, 4)},
+        ),
     ],
 )
 def test_a_sentence_appears_where_it_is_true(sentence: str, true: dict, false: dict) -> None:
     """The sentence appears for the first job and not for the second."""
     assert sentence in missing(**true)
     assert sentence not in missing(**false)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reach"),
+    [
+        ({}, searched.WRITTEN),
+        ({"schedules": ("any",)}, searched.ANY_ORDER),
+        ({"objective": "bottleneck"}, searched.ENDLESS),
+    ],
+)
+def test_how_far_the_schedules_reach_is_said(asked: dict, reach: str) -> None:
+    """Lists as written, any order of them, or an endless pipeline, in which it does not matter."""
+    assert searched_for(CHAIN, equal_devices(4), Job(4, **asked)).schedules_reach == reach
 
 
 def test_a_graph_cut_along_downsets_is_not_called_contiguous() -> None:
