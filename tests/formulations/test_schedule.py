@@ -11,7 +11,7 @@ from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.bounds import jackson, packed, windows
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
-from pipeplan_formulations.schedule.precedence import Admission
+from pipeplan_formulations.schedule.precedence import Admission, heads, tails
 from pipeplan_formulations.schedule.start import scaled, serial
 
 TWO = line(2, 2, 2)
@@ -208,3 +208,33 @@ def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
     report = solve(problem, Limits(time=15), backend="cpsat")
     assert report.stop is Stop.EXHAUSTED
     assert report.bound > lower_bound(problem)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_heads_and_tails_are_the_longest_paths_of_a_micro_batch(seed: int) -> None:
+    """Alone on its devices it starts each operation at its head, and behind one that takes ages there is its tail."""
+    drawn = random_schedule(seed)
+    whole = replace(
+        drawn,
+        device=tuple(range(drawn.stages)),
+        micro_batches=1,
+        base=(0,) * drawn.stages,
+        limit=(10**9,) * drawn.stages,
+        two_lanes=(),
+        split=(True,) * drawn.stages,
+        occupancy=(),
+        occupancy_back=(),
+        resources=(),
+        resources_back=(),
+    )
+    orders = tuple(tuple(Op(kind, s, 0) for kind in "FIW") for s in range(whole.stages))
+    begun, first, last = starts(whole, orders), heads(whole), tails(whole)
+    assert begun is not None
+    for s, own in enumerate(orders):
+        for op, name in zip(own, ("forward", "backward", "weight"), strict=True):
+            assert begun[op] == first[op.kind][s]
+            times = list(getattr(whole, name))
+            times[s] = ages = 10**6
+            assert (
+                evaluate(replace(whole, **{name: tuple(times)}), orders) == first[op.kind][s] + ages + last[op.kind][s]
+            )

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from helpers.fractional_partitions import UNLIMITED, fractional_partitions, optimum
 from helpers.happening import happens
@@ -65,6 +66,28 @@ def _check_cbc(problem: FractionalPartition) -> None:
         assert best_with_less is None or report.objective <= best_with_less + 1e-5 * best + 1
     assert report.objective >= best - 1e-5 * best - 1
     assert best - 1e-6 * best - 1 <= report.bound <= best * (1 + 1e-8) + 1
+
+
+@given(fractional_partitions(), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_shares_within_less_memory_may_be_off_by_the_tolerance(problem: FractionalPartition, seed: int) -> None:
+    """What fits into the tightened problem, of layers of gigabytes, fits and stays on chip if its boundaries move."""
+    draw = np.random.default_rng(seed)
+    sizes = ("resident", "saved", "workspace", "weights", "bytes_through", "bytes_own")
+    scales = {name: int(draw.choice([1, 10**6])) for name in ("resident", "saved", "workspace", "weights")}
+    scales |= dict.fromkeys(("bytes_through", "bytes_own"), scales["saved"])
+    large = replace(problem, **{name: getattr(problem, name) * scales[name] for name in sizes})
+    inner = np.sort(draw.uniform(0, problem.layers, problem.stages - 1))
+    positions = (0.0, *inner.tolist(), float(problem.layers))
+    full = np.full(problem.stages, 2**60)
+    margin = 2**60 - cbc._tightened(replace(large, limit=full, on_chip=full)).limit
+    needs = np.ceil(large.memory(positions)).astype(int), np.ceil(large.shares(positions) @ large.weights).astype(int)
+    large = replace(large, limit=needs[0] + margin, on_chip=needs[1] + margin)
+    assert cbc._tightened(large).feasible(positions)
+    for way in (-1, 1):
+        off = np.clip(inner + way * cbc.STEP * draw.choice([-1, 1, 1], len(inner)), 0, problem.layers)
+        moved = (0.0, *np.sort(off).tolist(), float(problem.layers))
+        assert large.feasible(moved) and not any(large.streamed(moved))
 
 
 @pytest.mark.happens(0.3)
