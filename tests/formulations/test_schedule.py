@@ -222,10 +222,11 @@ def test_heads_and_tails_are_the_longest_paths_of_a_micro_batch(seed: int) -> No
         limit=(10**9,) * drawn.stages,
         two_lanes=(),
         split=(True,) * drawn.stages,
-        occupancy=(),
-        occupancy_back=(),
-        resources=(),
-        resources_back=(),
+        overlap="copy",
+        occupancy=tuple(range(3, 2 + drawn.stages)),
+        occupancy_back=tuple(range(5, 4 + drawn.stages)),
+        resources=tuple((2 * s,) for s in range(drawn.stages - 1)),
+        resources_back=tuple((2 * s + 1,) for s in range(drawn.stages - 1)),
     )
     orders = tuple(tuple(Op(kind, s, 0) for kind in "FIW") for s in range(whole.stages))
     begun, first, last = starts(whole, orders), heads(whole), tails(whole)
@@ -238,3 +239,10 @@ def test_heads_and_tails_are_the_longest_paths_of_a_micro_batch(seed: int) -> No
             assert (
                 evaluate(replace(whole, **{name: tuple(times)}), orders) == first[op.kind][s] + ages + last[op.kind][s]
             )
+    for kind, name in (("A", "occupancy"), ("G", "occupancy_back")):
+        for boundary, time in enumerate(getattr(whole, name)):
+            times = list(getattr(whole, name))
+            times[boundary] = ages = 10**6 + time
+            s = boundary + (kind == "G")
+            end = evaluate(replace(whole, **{name: tuple(times)}), orders)
+            assert end == first[kind][s] + ages + last[kind][s]
