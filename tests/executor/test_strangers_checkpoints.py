@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import as_plain
-from pipeplan_executor.checkpoint.folder import MANIFEST
+from pipeplan_executor.checkpoint.folder import MANIFEST, latest, publish
 from pipeplan_executor.checkpoint.inventory import Entry
+from pipeplan_executor.checkpoint.lock import hold
 from pipeplan_executor.checkpoint.origin import from_plain
 from pipeplan_executor.checkpoint.record import STATE, Record, write_record
 from pipeplan_executor.checkpoint.slices import model_key, read, stored, write
@@ -82,6 +83,53 @@ def test_a_description_names_files_of_its_folder_only(name: str, checkpoint: Pat
     (checkpoint / ".metadata").write_bytes(pickle.dumps(description))
     with pytest.raises(InputError, match="which is not in the folder"):
         as_plain(checkpoint)
+
+
+def endless(depth: int = 60) -> tuple[Any, ...]:
+    """A value of few objects whose text has 2^60 characters."""
+    value: tuple[Any, ...] = ()
+    for _ in range(depth):
+        value = (value, value)
+    return value
+
+
+def test_a_value_with_an_endless_text_is_refused_at_once(checkpoint: Path, tmp_path: Path) -> None:
+    """Objects that hold each other twice are refused without being written out."""
+    description = FileSystemReader(checkpoint).read_metadata()
+    for each in description.storage_data.values():
+        each.relative_path = endless()
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(description))
+    with pytest.raises(InputError, match="names a tuple as a file"):
+        as_plain(checkpoint)
+    torch.save({"model": {"w": torch.zeros(2)}, "step": endless()}, tmp_path / "plain.pt")
+    with pytest.raises(InputError, match="step must be a whole number, not a tuple that is too long to be shown"):
+        from_plain(tmp_path / "plain.pt", (Entry("w", (2,), True, "w"),))
+
+
+@pytest.mark.parametrize("name", ["mark", "state_dict_metadata", "__init__"])
+def test_a_description_changes_no_class(name: str, checkpoint: Path) -> None:
+    """A pickle may set attributes of a class that it may name; they are set back."""
+    before = dict(vars(Metadata))
+    setting = f"\x80\x02c{Metadata.__module__}\nMetadata\n(N}}V{name}\nK\x01stb."
+    (checkpoint / ".metadata").write_bytes(setting.encode("latin-1"))
+    with pytest.raises(InputError, match=r"\.metadata changes Metadata"):
+        as_plain(checkpoint)
+    assert dict(vars(Metadata)) == before
+
+
+@pytest.mark.parametrize("name", [".lock", "latest"])
+def test_nothing_is_written_through_links(name: str, checkpoint: Path, tmp_path: Path) -> None:
+    """A link in the place of a file that a run writes into a folder may name any file."""
+    folder, precious = tmp_path / "runs", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_text("kept")
+    (folder / name).symlink_to(precious)
+    if name == ".lock":
+        with pytest.raises(InputError, match="cannot write checkpoints"):
+            hold(folder)
+    else:
+        assert latest(publish(checkpoint.rename(folder / "part"), 1, 1).parent) == folder / "step-00000001"
+    assert precious.read_text() == "kept"
 
 
 def test_tensors_and_record_with_code_run_nothing(checkpoint: Path, tmp_path: Path) -> None:

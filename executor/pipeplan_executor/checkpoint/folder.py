@@ -67,6 +67,8 @@ def _publish(part: Path, step: int, keep: int) -> Path:
         name, again = f"step-{step:08d}-{again}", again + 1
     part.rename(folder / name)
     sync_folder(folder)
+    if (folder / POINTER).is_symlink():  # it could name any file, which would be replaced
+        (folder / POINTER).unlink()
     write_whole(folder / POINTER, name + "\n")
     for old in sorted(whole(folder), key=_written, reverse=True)[keep:]:
         if old.name != name:

@@ -30,7 +30,7 @@ def hold(folder: Path) -> None:
         place = folder.resolve()
         if place in _held:
             return
-        file = (place / LOCK).open("a+")
+        file = _opened(place / LOCK)
     except OSError as error:
         raise InputError(f"cannot write checkpoints into {folder}: {error.strerror or error}") from error
     try:
@@ -54,7 +54,7 @@ def check_free(folder: Path) -> None:
         With the process.
     """
     if folder.resolve() not in _held and (folder / LOCK).exists():
-        with suppress(OSError), (folder / LOCK).open("r+") as file:
+        with suppress(OSError), _opened(folder / LOCK) as file:
             _take(file, folder)
 
 
@@ -62,6 +62,11 @@ def release_all() -> None:
     """Free the locks of this process."""
     while _held:
         _held.popitem()[1].close()
+
+
+def _opened(path: Path) -> IO[str]:
+    """Open a lock's file, but no link in its place, which could name any file."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
 
 
 def _take(file: IO[str], folder: Path) -> None:

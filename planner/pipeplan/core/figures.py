@@ -80,11 +80,28 @@ def shown(value: object) -> str:
     """Format a value for messages, without control characters; long numbers and long texts are abbreviated."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return f"a number beyond {'-' if value < 0 else ''}10^30"
+    if not _is_short(value):
+        return f"a {type(value).__name__} that is too long to be shown"
     try:
         text = CONTROL.sub(lambda found: ascii(found[0])[1:-1], repr(value))
     except Exception:  # it nests too deep, or is of a class that cannot be shown
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_short(value: object) -> bool:
+    """Return whether a value holds few others; few objects that hold each other twice may have an endless text."""
+    left, count = [value], 0
+    while left and count < _LONG:
+        part, count = left.pop(), count + 1
+        if isinstance(part, dict):
+            left += (*part, *part.values())
+        elif isinstance(part, list | tuple | set | frozenset):
+            left += part
+    return not left
+
+
+_LONG = 10_000
 
 
 def in_one_line(error: BaseException) -> str:
