@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, fillings
+from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, fillings, mixes
 
 
 def drawn(random: Random) -> tuple[Cluster, list[int]]:
@@ -42,6 +42,7 @@ def test_all_ways_to_fill_nodes_are_found_once(seed: int) -> None:
     assert found is not None
     alike = [tuple(sorted((str(node), row) for node, row in zip(cluster.nodes, nodes, strict=True))) for nodes in found]
     assert len(alike) == len(wanted) and {*alike} == wanted
+    assert not found or mixes(cluster, sizes, {}, 0, 0) is None
     assert fillings(cluster, sizes, len(found)) in (found, None) and (
         not found or fillings(cluster, sizes, len(found) - 1) is None
     )

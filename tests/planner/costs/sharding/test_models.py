@@ -214,6 +214,20 @@ def test_joined_layers_keep_what_has_no_gradient() -> None:
     }
 
 
+def test_inputs_with_other_axes_are_read_whole() -> None:
+    """Two axes are passed on to a layer that knows one of them: it reads both whole, and keeps its own loops."""
+    wide, act, narrow = pair().operators
+    flat = replace(wide, reads={INPUT: ("in",)}, makes=("out",), loops={"in": 8, "out": 32})
+    act = replace(act, reads={"wide": ("feature",)}, makes=("feature",))
+    other = replace(pair(), operators=(flat, act, replace(narrow, reads={"act": ("in",)}, makes=("out",))))
+    joined = joined_layers(model_of([pair(), other], NOTHING), KIND, 2)
+    (reading,) = (each for each in joined.graph.operators if each.name == "l1/wide")
+    assert [len(row) for row in reading.reads.values()] == [len(joined.of["l0/narrow"].operator.makes)]
+    assert not {loop for row in reading.reads.values() for loop in row} & {*reading.loops}
+    (before,) = (each for each in joined.graph.operators if each.name == "l0/wide")
+    assert before.reads[INPUT][-1] == "in" and {"in", "out"} <= {*before.loops}
+
+
 def test_shared_weights_lie_alike() -> None:
     """The first layer's and the last one's weight have one placement; their gradient is summed for both at once."""
     weight = Weight("map.weight", ("out", "in"), 64, shared=True)

@@ -90,6 +90,26 @@ def test_unlike_layers_that_are_split_alike_cost_their_sum() -> None:
         assert every.evaluate(choice) == tuple(map(sum, zip(*(one.evaluate(choice) for one in ones), strict=True)))
 
 
+def test_a_layer_that_nothing_splits_leaves_ways_for_the_others() -> None:
+    """On a mesh of two by two, where the first layer has no loops; where none has, there is no way."""
+    model = perceptrons(2)
+    bare = replace(pair(), operators=tuple(replace(each, loops={}) for each in pair().operators))
+    first = replace(model.layers[0], operators="bare")
+    mixed = replace(model, layers=(first, model.layers[1]), operators={**model.operators, "bare": bare})
+    both = replace(mixed, layers=tuple(replace(layer, operators="bare") for layer in model.layers))
+    meshes = [MeshTeams(Teams(each, pairs(), 4, (1,), "sgd", False), (2, 2), 4) for each in (mixed, both)]
+    for way in meshes[0].ways():
+        strategies = dict(way.strategies)
+        names = {name for (name, *_), own in strategies.items() if own.splits_any}
+        assert "pair" in names
+    assert meshes[0].ways() and not [
+        way
+        for way in meshes[1].ways()
+        for _, own in way.strategies
+        if any(e.loop not in ("", SAMPLE) for s, _ in own.operators.values() for e in s)
+    ]
+
+
 def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     """Its plan has the strategies of all layers; without meshes the best plan takes longer, and the answer says so."""
     model = perceptrons(graph=block())
