@@ -148,6 +148,10 @@ def tie_faults(
             if (weights.layers, weights.parameters) != (tied, size):
                 continue
             joint = sum_of_copies(asked, groups, members, size)
+            ties = [weights.as_tie(gathers) for gathers in (False, True)]
+            waits = [int(other - one) for one, other in zip(*(tie.update for tie in ties), strict=True)]
+            if waits != weights.gather.tolist():
+                yield f"layers {tied} gather for {weights.gather}, and {waits}"
             for s in members:
                 copied, home = (
                     weights.copied(layers[s].start, layers[s].stop),

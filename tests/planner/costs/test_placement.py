@@ -5,6 +5,7 @@ from dataclasses import replace
 from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
+from pipeplan.core.pipeline import Transfer
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
 from pipeplan.search.space.space import Space
@@ -26,6 +27,21 @@ def test_stages_share_the_devices_of_their_placement() -> None:
     apart = assemble(chain, CLUSTER, (0, 1, 2, 3))
     assert apart.placement == ((0, 1), (2, 3), (4, 5))
     assert apart.transfers == pipeline.transfers
+
+
+def test_a_tensor_that_stays_on_its_device_is_not_sent() -> None:
+    """Of two stages on the same two devices, replica by replica; over to the other replica it takes the link."""
+    devices, boundaries = CLUSTER.devices, (0, 1, 3)
+    for groups, placement, sent in (
+        ([devices[:2], devices[:2]], ((0, 1), (0, 1)), {Transfer()}),
+        (
+            [devices[:2], devices[1::-1]],
+            ((0, 1), (1, 0)),
+            {Transfer(resources=(way,)) for way in ("d0 to d1", "d1 to d0")},
+        ),
+    ):
+        pipeline = assemble(price(MODEL, CLUSTER, groups, 1, Job(8)), CLUSTER, boundaries, placement=placement)
+        assert {*pipeline.transfers[0]} == {*pipeline.returns[0]} == sent
 
 
 def test_no_space_has_stages_that_share_devices() -> None:
