@@ -111,6 +111,42 @@ def test_a_deadlock_is_named() -> None:
         simulate(schedule, line(2, 1, 1))
 
 
+@pytest.mark.parametrize(("stages", "more"), [(8, 0), (10, 2)])
+def test_a_deadlock_of_many_devices_names_some(stages: int, more: int) -> None:
+    """Every device has its backward first, which waits for the forward behind it: eight of them are listed."""
+    schedule = Schedule.from_text("wrong", [f"{s}B0 {s}F0" for s in range(stages)])
+    with pytest.raises(PlanError, match=f"0 of {2 * stages} actions run") as error:
+        simulate(schedule, line(stages, 1, 1))
+    lines = str(error.value).splitlines()[1:-1]
+    waits = [
+        f"  device {s} waits at {s}B0 for the end of {s}F0, which is 1 actions further down its list on device {s}"
+        for s in range(8)
+    ]
+    assert lines == [*waits, *[f"  and {more} more"] * (more > 0)]
+
+
+@pytest.mark.parametrize(
+    ("lists", "fault"),
+    [
+        (["0F0 0I0 0F1 0B1 0U"], "missing 0W0"),
+        (["0F0 0B0 0B1 0U"], "missing 0F1"),
+        (["0F0 0F1 0B1 0U"], "missing 0B0"),
+        (["0F0"], "need at least 2 forwards and backwards, there are 1 actions"),
+        (["0F0 0B0 0W0 0U"], "0W0 stands beside the joined 0B0"),
+        (["0F0 0B0 0I0 0W0"], "0I0 is there twice, or beside another backward"),
+        (["0F0 0B0 0F0 0B0"], "0F0 is there twice"),
+        (["0F0 0B0 0R 0U", "0F1 0B1 0U"], "missing 0R on device 1"),
+        (["0F0 0B0 0F1 0B1 0U", "0U"], "0F1 stands in device 0's list"),
+    ],
+)
+def test_lists_that_lack_or_double_actions_are_refused(lists: list[str], fault: str) -> None:
+    """The first one that is wrong is named."""
+    one = line(1, 1, 1)
+    pipeline = replace(one, placement=(tuple(range(len(lists))),), runtime=(0,) * len(lists), limits=(9,) * len(lists))
+    with pytest.raises(PlanError, match=fault):
+        simulate(Schedule.from_text("wrong", lists), pipeline)
+
+
 def test_slices_may_take_different_times() -> None:
     """Two stages, one micro-batch of two slices: the second forward is twice the first; a third slice has no time."""
     lists = [f"{s}F0 {s}F0.1 {s}B0.1 {s}B0" for s in range(2)]
