@@ -13,6 +13,7 @@ from helpers.quick import rarely
 from pipeplan.core.pipeline import Bucket, Pipeline, exposed, layer_counts
 from pipeplan.core.pipeline import Stage as PricedStage
 from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.timeline import Span
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Chain
 from pipeplan.costs.pricing import price
@@ -188,8 +189,8 @@ def played(asked: Question, pipeline: Pipeline, stages: list[Stage], run: Any, r
     """Times and peaks in which both differ, under the lists of some family."""
     groups, count, ways, tied, level = run
     replicas = tuple(map(len, groups))
-    named = names([each for each in asked.job["schedules"] if each != "fbp-as"], asked.overlap, "step")
-    family = random.choice(families([each for each in named if each != "fbp-as" or level < 2], replicas, count, "step"))
+    name = random.choice([each for each in names((), asked.overlap, "step") if each != "fbp-as" or level < 2])
+    family = random.choice(families((name,), replicas, count, "step"))
     lists = write(family, replicas, count, {s for group in tied for s in group})
     orders = tuple(tuple(Action(Kind(kind), s, m) for kind, s, m in order) for order in lists)
     schedule = Schedule(family.name, orders, family.lanes == 2)
@@ -199,6 +200,15 @@ def played(asked: Question, pipeline: Pipeline, stages: list[Stage], run: Any, r
     has = timeline.makespan, makespan(schedule, pipeline), list(timeline.peaks)
     if has != (step.time, step.time, play.peaks(step, pipeline.placement, stages, len(lists))):
         yield f"{family}: a step of {step.time}, not {has}"
+    ran = {(device, *action, step.start[i], step.end[i]) for i, (device, action) in enumerate(step.actions)}
+    spans = {(each.device, str(each.action.kind), *each.action[1:3], each.start, each.end) for each in timeline.spans}
+    if ran != spans:
+        yield f"{family}: {ran - spans}, not {spans - ran}"
+    path = timeline.critical
+    waits = isinstance(path[0], Span) and path[0].action.kind is Kind.GATHER
+    apart = waits and (path[0].device, path[0].end) != (path[1].device, path[1].start)
+    if (path[0].start, path[-1].end) != (0, step.time) or len({*path}) != len(path) or apart:
+        yield f"{family}: the critical path is {path}"
     if family.lanes == 1:
         turn = play.period(lists, *rest, together=level > 1)
         if turn != period(schedule, pipeline):
