@@ -1,20 +1,24 @@
 """Layers on meshes whose processes are threads: gradients, losses and outputs are those of the unsplit model."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers.distributed import mesh_workers, vocabulary_workers
 from helpers.distributed.models import tiny_beside, tiny_convolutions, tiny_stages
 from helpers.mesh_threads import InDouble, Place, Threads, ran
 from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE, Placements
+from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan_executor.sharding.mesh import moves
+from pipeplan_executor.sharding.mesh import calls, moves
+from pipeplan_executor.sharding.mesh import whole as ends_of_whole
+from pipeplan_executor.sharding.mesh.ends import mesh_part
 from pipeplan_executor.zoo import decoder
 
 EXACT = 1e-11
@@ -122,3 +126,73 @@ def test_tensors_get_all_placements_from_all_others(sizes: tuple[int, ...]) -> N
             ]
             wanted = cut(summed(source, place), target, place, sizes)
             assert torch.allclose(sum(row), wanted), (source, target, place)
+
+
+class Views(nn.Module):
+    """Views of a tensor."""
+
+    def __init__(self, of: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.of(x)
+
+
+def within(whole: Tensor, part: Tensor) -> Tensor:
+    """The rows, columns, … of a tensor that have numbers of a part."""
+    mask = torch.isin(whole.contiguous(), part.contiguous())
+    for dimension in range(whole.dim()):
+        others = [n for n in range(whole.dim()) if n != dimension]
+        kept = (mask.any(others) if others else mask).nonzero().flatten()
+        whole, mask = whole.index_select(dimension, kept), mask.index_select(dimension, kept)
+    assert mask.all()
+    return whole
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda x: (x[:, 8:12], x[:, -8:-4], x[:, -4:], x[:, :8], x[:, 8:-4]),
+        lambda x: x.split([8, 4, 4], -1),
+        lambda x: (*x[:, 8:].chunk(2, dim=1), *torch.split(x[:, 8:], 4, dim=1)),
+        lambda x: (x[:, :8].reshape(6, 4, 2), x[:, 8:].unflatten(1, (2, 4)).transpose(0, 1)),
+        lambda x: (x[1:4], x[-2:], x[::2], x[1::3].unsqueeze(0).expand(3, -1, -1), *x.split(4), x.detach()),
+    ],
+)
+def test_views_of_parts_are_parts_of_views(of: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    """Of a dimension whose groups are divided, and of others: slices, splits and shapes have the same numbers."""
+    whole = torch.arange(96.0).reshape(6, 16)
+    seen = record(Views(of), (whole,), nullcontext, None, ())
+    for part in moves.divided(whole, 1, 2, (2, 1, 1)):
+        known = {id(seen.inputs[0]): (whole, part)}
+        for call in seen.calls:
+            tensor, own = known[id(call.given[0])]
+            made = call.operation(tensor, *call.args[1:], **call.kwargs)
+            for number, result in enumerate(made if isinstance(made, tuple | list) else (made,)):
+                wanted = within(result, own)
+                found = calls.view(call, number, own, tuple(wanted.shape))
+                assert torch.equal(found, wanted), (call.name, number)
+                known[id(call.made[number])] = result, found
+        assert len(known) > 3
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4), (2, 1, 6, 4), (1, 6, 1, 4)])
+def test_tensors_between_layers_are_split_along_their_long_axes(shape: tuple[int, ...]) -> None:
+    """Placements do not count axes of length 1 but that of the samples: parts are gathered as they were cut."""
+    threads, whole = Threads((2,)), torch.randn(shape, requires_grad=True)
+    gradient = torch.randn(shape)
+    long = [axis for axis, length in enumerate(shape) if length > 1 or axis == 0]
+
+    def run(placement: int, place: Place) -> tuple[Tensor, Tensor]:
+        axes, (number,) = threads.axes[place], place
+        (own,) = ends_of_whole.left((whole,), (placement,), axes)
+        (back,) = ends_of_whole.entered((own,), (placement,), axes)
+        (given,) = torch.autograd.grad(back, whole, gradient)
+        assert torch.equal(own, whole.chunk(2, long[placement])[number])
+        assert mesh_part(whole.to("meta"), (placement,), (2,)).shape == own.shape
+        return back, given
+
+    for placement in (1, 2):
+        for back, given in threads.run(partial(run, placement)).values():
+            assert torch.equal(back, whole) and torch.equal(given, gradient)

@@ -69,6 +69,17 @@ def check(report, problem, best, gap=0.0) -> None:
     assert objective(problem, report.solution) == best
 
 
+@settings(max_examples=120)
+@given(chain_partitions())
+def test_every_partition_has_its_value(problem):
+    """Whether it fits, and its value, are those of an evaluation written by itself; no bound is above any of them."""
+    low = problem.lower_bound()
+    for boundaries in every_partition(problem):
+        assert problem.feasible(boundaries) == fits(problem, boundaries)
+        if fits(problem, boundaries):
+            assert low <= problem.evaluate(boundaries) == objective(problem, boundaries)
+
+
 @settings(max_examples=60)
 @given(chain_partitions())
 def test_all_backends_equal_brute_force(problem):
