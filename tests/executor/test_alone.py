@@ -1,0 +1,127 @@
+"""A plan of one process: its training is plain torch's, and the verdict says what it was compared with."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from helpers.distributed import models
+from helpers.plans import plan_for
+from helpers.runnable_schedules import halved
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.batch import call
+from pipeplan.frontend.workload import Workload
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.stages.source import draw
+from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import materialised
+from pipeplan_executor.train.verify import verify
+
+SEED, RATE, EXACT = 3, 0.05, 1e-12
+SCHEDULE = FAMILIES["gpipe"].write((1,), 3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group of this process."""
+    store = tmp_path_factory.mktemp("alone") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Total(nn.Module):
+    """The sum of all numbers of a micro-batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A number."""
+        return x.sum()
+
+
+def totals() -> Workload:
+    """A model that returns a number for a micro-batch."""
+
+    def drawn(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 8, generator=generator), torch.zeros(samples)
+
+    return Workload(nn.Sequential(nn.Linear(8, 4), Total()), drawn, lambda total, _: total.square())
+
+
+def planned(build: Callable[[], Workload], split: bool = False, optimizer: str = "sgd") -> Plan:
+    """Three micro-batches of two samples on one stage."""
+    module, names, held = models.blank_model(build)
+    schedule = halved(SCHEDULE) if split else SCHEDULE
+    return plan_for(module, names, (0, len(names)), schedule, 2, optimizer, names[:1], held)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("split", [False, True])
+def test_training_is_that_of_a_plain_loop(split: bool, clip: float | None) -> None:
+    """Losses, weights, evaluation and predictions, with gradients of a weighted step that count in the next update."""
+    plan = planned(models.tiny_mlp, split, "adam")
+    pipeline = Pipeline(plan, models.tiny_mlp, seed=SEED, dtype=torch.float64, learning_rate=RATE, clip=clip)
+    whole = materialised(pipeline.fitted, seed=SEED, dtype=torch.float64)
+    optimizer = torch.optim.Adam(whole.parameters(), lr=RATE)
+
+    def loss(number: int, weight: float = 1.0) -> float:
+        inputs, targets = draw(pipeline.workload, plan.batch, 0, torch.float64, number)
+        found = pipeline.workload.loss(call(whole, inputs), targets)
+        (weight * found).backward()
+        return float(found.detach())
+
+    for number in range(3):
+        batch = draw(pipeline.workload, plan.batch, 0, torch.float64, number)
+        optimizer.zero_grad()
+        if number == 1:
+            assert pipeline.step(*batch, update=False, weight=0.5) == pytest.approx(loss(1, 0.5), rel=EXACT)
+            assert pipeline.accumulates
+        assert pipeline.step(*batch) == pytest.approx(loss(number), rel=EXACT)
+        if clip is not None:
+            assert nn.utils.clip_grad_norm_(whole.parameters(), clip) > clip
+        optimizer.step()
+    expected = dict(whole.named_parameters())
+    for name, parameter in pipeline.named_parameters():
+        assert torch.allclose(parameter, expected[name], rtol=0, atol=1e-10), name
+    inputs, targets = batch = draw(pipeline.workload, plan.batch, 0, torch.float64, 7)
+    with torch.no_grad():
+        made = call(whole, inputs)
+    assert pipeline.evaluate(*batch) == pytest.approx(float(pipeline.workload.loss(made, targets)), rel=1e-9)
+    assert torch.allclose(pipeline.predict(inputs), made)
+
+
+def test_numbers_of_micro_batches_are_predicted_one_behind_the_other() -> None:
+    """What has no axis of samples is stacked."""
+    pipeline = Pipeline(planned(totals), totals, seed=SEED)
+    inputs, _ = draw(pipeline.workload, 6, 0)
+    whole = materialised(pipeline.fitted, seed=SEED)
+    assert torch.allclose(pipeline.predict(inputs), torch.stack([call(whole, part) for part in inputs.split(2)]))
+
+
+@pytest.mark.parametrize(
+    ("build", "dtype", "compared", "changed"),
+    [
+        (models.tiny_mlp, "float64", "", False),
+        (models.tiny_stages, "float64", "", False),
+        (models.tiny_dropping, "float64", "micro-batch by micro-batch, without dropout and with it", False),
+        (models.tiny_single, "float32", "", False),
+        (models.tiny_sums, "float64", "", True),
+    ],
+)
+def test_a_verdict_says_what_was_compared(
+    build: Callable[[], Workload], dtype: str, compared: str, changed: bool
+) -> None:
+    """The whole batch at once where samples are treated apart; a loss that is no mean is told, and nothing else."""
+    found = verify(planned(build), build, SEED)
+    assert found.error <= found.tolerance
+    assert (found.dtype, bool(found.changed), found.holds) == (dtype, changed, not changed)
+    assert compared in found.compared and (bool(compared) or changed or not found.compared)
+    assert found.spread is None
+
+
+def test_rounding_inside_is_measured() -> None:
+    """A model that rounds to float32 inside differs from itself in another order, and by that it is judged."""
+    found = verify(planned(models.tiny_rounding), models.tiny_rounding, SEED)
+    assert found.holds and found.spread is not None
+    assert found.spread < found.tolerance < 1e-3
