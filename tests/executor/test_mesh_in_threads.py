@@ -13,12 +13,15 @@ from helpers.distributed import mesh_workers, vocabulary_workers
 from helpers.distributed.models import tiny_beside, tiny_convolutions, tiny_stages
 from helpers.mesh_threads import InDouble, Place, Threads, ran
 from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE, Placements
+from pipeplan.frontend.capture import capture_layers
+from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan_executor.sharding.mesh import calls, moves
+from pipeplan_executor.sharding.mesh import calls, moves, shapes
 from pipeplan_executor.sharding.mesh import whole as ends_of_whole
 from pipeplan_executor.sharding.mesh.ends import mesh_part
+from pipeplan_executor.sharding.mesh.programs import program
 from pipeplan_executor.zoo import decoder
 
 EXACT = 1e-11
@@ -196,3 +199,56 @@ def test_tensors_between_layers_are_split_along_their_long_axes(shape: tuple[int
     for placement in (1, 2):
         for back, given in threads.run(partial(run, placement)).values():
             assert torch.equal(back, whole) and torch.equal(given, gradient)
+
+
+class Joined(nn.Module):
+    """A product whose outputs are three groups, each of which is viewed by heads."""
+
+    def __init__(self, outputs: int, groups: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.all, self.groups = nn.Linear(8, outputs, bias=False), groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, two, three = (each.transpose(1, 2).exp().sum(1) for each in self.groups(self.all(x)))
+        return one + two + three
+
+
+@pytest.mark.parametrize("dimension", range(3))
+@pytest.mark.parametrize(
+    ("outputs", "groups"),
+    [
+        (16, lambda y: tuple(each.unflatten(-1, (-1, 2)) for each in y.split([8, 4, 4], -1))),
+        (24, lambda y: y.unflatten(-1, (3, 4, 2)).unbind(2)),
+        (24, lambda y: tuple(each.reshape(4, 6, 4, 2) for each in y.chunk(3, -1))),
+    ],
+)
+def test_parts_of_views_have_the_shapes_of_their_numbers(
+    outputs: int, groups: Callable[[Tensor], tuple[Tensor, ...]], dimension: int
+) -> None:
+    """Of what an operator makes and of all its views: what a process has of each follows from the part it has."""
+    module, inputs = nn.Sequential(Joined(outputs, groups), nn.Linear(2, 2)).to("meta"), torch.empty(4, 6, 8).to("meta")
+    sequence = capture_layers(module, inputs)
+    weights = named_weights(module, sequence)
+    own = program("0", sequence.layers[0], (inputs,), weights[0], nullcontext, True)
+    shape, threads = shapes.shapes_of(own)["all"], Threads((2,))
+    whole, views = torch.arange(24.0 * outputs).reshape(4, 6, outputs), 0
+    for place, part in enumerate(moves.divided(whole, dimension, 2, shape.groups[dimension])):
+        axes, known = threads.axes[(place,)], dict[int, tuple[Tensor, Tensor]]()
+        assert shapes.own_lengths(shape, (dimension,), axes) == part.shape
+        for step in own.steps:
+            if step.call is None or step.views[0] is None or step.views[0].source.name != "all":
+                continue
+            root = known.get(id(step.call.given[0]))
+            for number, (made, view) in enumerate(zip(step.call.made, step.views, strict=True)):
+                assert view is not None
+                if root is None:
+                    result, taken = whole.reshape(made.shape), None
+                else:
+                    found = step.call.operation(root[0], *step.call.args[1:], **step.call.kwargs)
+                    result, taken = (found[number] if isinstance(found, tuple | list) else found), root[1]
+                wanted = within(result, part)
+                assert shapes.own_shape(view, shape, (dimension,), axes) == wanted.shape
+                assert taken is None or torch.equal(calls.view(step.call, number, taken, tuple(wanted.shape)), wanted)
+                known[id(made)] = result, wanted
+                views += 1
+    assert views > 10
