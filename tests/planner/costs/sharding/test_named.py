@@ -18,7 +18,7 @@ from pipeplan.core.operators import OperatorGraph, Weight
 from pipeplan.core.strategies import NAMED_STRATEGIES, WHOLE, AxisStrategy
 from pipeplan.costs.sharding.coordinates import COORDINATES, combined
 from pipeplan.costs.sharding.exchanges import Exchange
-from pipeplan.costs.sharding.named import follows, on_shape, shapes_of
+from pipeplan.costs.sharding.named import NamedStrategy, follows, on_shape, shapes_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -120,3 +120,19 @@ def test_shapes_of_names() -> None:
     for name, sizes in (("3d", (8,)), ("2d", (2, 2, 2)), ("3d", (1, 1, 8)), ("2.5d", (1, 2, 2))):
         with pytest.raises(InputError, match=f"strategy {name} splits meshes of"):
             on_shape(name, sizes)
+
+
+def test_what_passes_between_named_layers_has_as_few_features_in_parts_as_can_be() -> None:
+    """Rows are samples, or tokens too: of three dimensions the first two. Of a cube, i and o may be exchanged."""
+    flat = NamedStrategy.of("2d", "wo")
+    assert [*flat.placements(3, True)] == [(0, 2), (1, 2)]
+    assert [*flat.placements(3, False)] == [*flat.placements(3, True)][:1]
+    assert [*flat.placements(2, True)] == [(0, 1)]
+    cubes = {entries: NamedStrategy.of("3d", entries) for entries in ("wio", "wi", "wo", "io")}
+    assert {entries: cube.between for entries, cube in cubes.items()} == {
+        "wio": ("rrf", "rfr"),
+        "wi": ("rr",),
+        "wo": ("rr",),
+        "io": ("rf", "fr"),
+    }
+    assert {cube.entries for cube in cubes.values()} == {("wio", "woi"), ("wi", "wo"), ("io", "oi")}

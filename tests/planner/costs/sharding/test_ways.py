@@ -10,10 +10,12 @@ import pytest
 from helpers.instances import equal_devices
 from helpers.operators import attention_block, block, of_many_tokens, pair, perceptrons
 from pipeplan.core.cluster import Link
-from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.operators import TOKEN, OperatorGraph
+from pipeplan.core.splits import CONTEXT, SEQUENCE
+from pipeplan.core.strategies import AxisStrategy
 from pipeplan.costs.sharding.alike import figures
 from pipeplan.costs.sharding.coordinates import COORDINATES
-from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, KEEPS, LayerWays
+from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, KEEPS, LayerWays, parallelism
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
@@ -158,3 +160,14 @@ def test_ways_that_are_left_out_gain_little(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(some) < len(every)
     for passes, row in every:
         assert any(other == passes and (one <= row + row // 2).all() for other, one in some)
+
+
+def test_what_is_split_beside_weights_is_named() -> None:
+    """Products and attention on parts of the tokens are a context in parts; norms on them, or features, are not."""
+    graph, tokens = attention_block(), (AxisStrategy(TOKEN),)
+    named = {each.name: parallelism([(graph, ((each.name, tokens),))], False) for each in graph.operators}
+    assert named == {each.name: (CONTEXT,) * each.by_plan for each in graph.operators}
+    assert {each.by_plan for each in graph.operators} == {True, False}
+    other = next(each.name for each in graph.operators if each.by_plan)
+    assert parallelism([(graph, ((other, (AxisStrategy("out"),)),))], True) == (SEQUENCE,)
+    assert parallelism([(graph, ((other, (AxisStrategy("out"), *tokens)),))], True) == (SEQUENCE, CONTEXT)
