@@ -56,9 +56,8 @@ def drawn_space(draw: Random) -> Space:
     used = {kind: KINDS[kind] for node in nodes for kind in node.kinds}
     overlap = draw.choice(["none", "copy", "stream"])
     cluster = Cluster("nodes", used, nodes, link(), Overlap(overlap))
-    schedules = (
-        ("1f1b-sno", "gpipe") if overlap == "none" else draw.choice([("1f1b-sno", "gpipe"), ("1f1b-so", "fbp-as")])
-    )
+    pairs = [("1f1b-sno", "gpipe"), ("1f1b-so", "fbp-as")]
+    schedules = pairs[0] if overlap == "none" else draw.choice(pairs)
     ahead, objective = draw.random() < 0.5, "bottleneck" if draw.random() < 0.2 else "step"
     job = Job(
         4,
@@ -106,4 +105,4 @@ def test_no_layout_is_bounded_above_its_plans() -> None:
         draw = Random(seed)
         shares += shares_of(drawn_space(draw), draw)
     assert len(shares) > 500
-    print(sum(shares) / len(shares), len(shares))
+    assert sum(shares) > 0.8 * len(shares)
