@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from helpers.allocations import brute_force, chain_allocations, objective
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, Place
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.common import recomputation as recompute
 from pipeplan_formulations.common.report import Limits, Status, Stop
 
@@ -213,3 +214,11 @@ def test_forced_stages_that_need_too_much_are_infeasible() -> None:
     too_deep = equal_chain(layers=2, units=(4,), first=((0, 1),), last=((0, 1), (0, 1)))
     for problem in (too_many, too_deep):
         assert allocation.solve(problem, Limits(time=10)).status is Status.INFEASIBLE
+
+
+def test_two_phases_are_left_out_only_above_the_ceiling() -> None:
+    """A stage of width 2 stays while its forwards and the least largest backward, one round less, are within it."""
+    largest = LargestBackward(least=3, most=5, widths=(2,), last=0, rounds=0, least_forward=0)
+    forward = np.array([0, 1, 4, 5, 9])
+    assert largest.allows_phases(40, 5, 2, forward).tolist() == [4 * (each + 6) <= 40 for each in (0, 1, 4, 5, 9)]
+    assert largest.allows_phases(0, 1, 2, forward).all()

@@ -92,15 +92,6 @@ class Network:
         self.after[a].append((b, lag))
         self.before[b].append((a, lag))
 
-    def fits(self, device: int, order: list[int]) -> bool:
-        """True if the list respects the device's memory."""
-        left, delta = self.problem.room[device], self.delta
-        for op in order:
-            left -= delta[op]
-            if left < 0:
-                return False
-        return True
-
     def timed(self, orders: Numbered) -> Timed | None:
         """Times with every operation as early as possible; None if the lists deadlock. Memory is not checked."""
         # next_one: successor on the device; waits: number of predecessors not yet placed.
