@@ -20,7 +20,7 @@ from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.ways import TeamWays
+from pipeplan.costs.sharding.ways import TeamWays, _with_and_without
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier
@@ -171,3 +171,13 @@ def test_what_is_split_beside_weights_is_named() -> None:
     other = next(each.name for each in graph.operators if each.by_plan)
     assert parallelism([(graph, ((other, (AxisStrategy("out"),)),))], True) == (SEQUENCE,)
     assert parallelism([(graph, ((other, (AxisStrategy("out"), *tokens)),))], True) == (SEQUENCE, CONTEXT)
+
+
+def test_combinations_are_made_without_kept_copies_and_with_those_that_some_layer_has() -> None:
+    """In the second round layers without any stay as they are; without any at all there is no second one."""
+    main = ("wide", (AxisStrategy("out"),))
+    plain, kept = (main,), (main, KEEPS)
+    first = {"a": {plain: (1,)}, "b": {plain: (3,)}}
+    assert [*_with_and_without(first)] == [first]
+    choices = {"a": {plain: (1,), kept: (2,)}, "b": {plain: (3,)}}
+    assert [*_with_and_without(choices)] == [first, {"a": {kept: (2,)}, "b": {plain: (3,)}}]
