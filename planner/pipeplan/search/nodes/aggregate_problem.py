@@ -33,7 +33,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     else:
         problem = _problem(space, size, layout, alternating)
     problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))
-    return with_certain_copies(space, problem)
+    return with_certain_copies(space, problem, layout)
 
 
 def _of_every_team(space: MixedSpace, size: int, layout: Layout, alternating: bool) -> ChainAllocation:

@@ -8,25 +8,36 @@ them, the second one's stage certainly has a copy:
 
     embedding  block.0  …  block.95  head        larger than any device, so head's stage has a copy of embedding's
     ╰───────────── static bytes ────────╯        matrix, and both stages sum its gradients
+
+If no node has room for these layers and all between them, the two stages do not lie in one, and sum over the network.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from pipeplan.core.model import Tie
-from pipeplan.costs.collectives import all_reduce
+from pipeplan.costs.collectives import Collective, all_reduce
+from pipeplan.costs.network import rings_over_nodes, shared
+from pipeplan.search.nodes.layouts import Layout
+from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation
 
 
-def with_certain_copies(space: Space, problem: ChainAllocation) -> ChainAllocation:
-    """Return the problem with the costs of the copies that every plan has."""
+def with_certain_copies(space: Space, problem: ChainAllocation, layout: Layout) -> ChainAllocation:
+    """Return the problem of a layout with the costs of the copies that every plan has."""
     index = {name: i for i, name in enumerate(space.model.names)}
     for tie in space.model.ties:
         first, second = (index[name] for name in tie.layers[:2])
         if _always_apart(space, problem, first, second):
-            problem = _with_copy(space, problem, first, second, tie)
+            over_nodes = _in_several_nodes(space, problem, layout, first, second)
+            ends = problem.last if second == problem.layers - 1 else ()
+            last = [width * problem.unit for _, width in ends]
+            rings = _rings(space, last if layout.tile is None else [], over_nodes)
+            problem = _with_copy(space, problem, first, second, tie, last, rings)
     return problem
 
 
@@ -43,8 +54,33 @@ def _always_apart(space: Space, problem: ChainAllocation, first: int, second: in
     return bool((between > problem.limit[:, None]).all())
 
 
-def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, tie: Tie) -> ChainAllocation:
-    """Add a copy on the stage of ``second``, and the reduction of its gradients with the stage of ``first``."""
+def _in_several_nodes(space: Space, problem: ChainAllocation, layout: Layout, first: int, second: int) -> bool:
+    """Return True if the stages of two layers do not lie in one node in any plan.
+
+    Stages of a class follow each other in its nodes. So if these two lie in one, the stages between them do too, and
+    all their replicas have room there.
+    """
+    if layout.pooled or len(space.classes) > 1 or space.placing.free or space.job.regular:
+        return False
+    replicas = np.array(problem.widths) * problem.unit
+    resident = (problem.resident[0, :, first : second + 1] * replicas[:, None]).min(axis=0)
+    return int(resident.sum(dtype=object)) > space.classes[0].per_node * int(problem.limit[0])
+
+
+def _with_copy(
+    space: Space,
+    problem: ChainAllocation,
+    first: int,
+    second: int,
+    tie: Tie,
+    last: Sequence[int],
+    rings: Callable[[int], list[Collective]],
+) -> ChainAllocation:
+    """Add a copy on the stage of ``second``, and the reduction of its gradients with the stage of ``first``.
+
+    ``last``: replicas of the last stages if they are known, and ``second`` is on the last one. ``rings(replicas)``: the
+    rings that the two may form.
+    """
     prices, size = space.prices, tie.parameters
     shares = np.array([prices.kept.shares(width * problem.unit) for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
@@ -57,11 +93,39 @@ def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, 
     )
     of_kind = np.array([max(prices.kept.parameters(each.kind)[first], 1) for each in space.classes])
     update[:, :, second] += -(-(whole * size // of_kind)[:, None] // shares)
-    links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
+    narrowest, of_second = problem.widths[0] * problem.unit, last[-1] if last else problem.widths[0] * problem.unit
     for w, width in enumerate(problem.widths):
-        replicas = (width + problem.widths[0]) * problem.unit
-        together = min(all_reduce(replicas, link).lower_bound(size) for link in links if link is not None)
-        extra = np.maximum(together - problem.reduce_base[:, w], 0)  # a stage without a reduction pays no base
-        reduce[:, w, second] += extra
-        reduce[:, w, first] = np.maximum(reduce[:, w, first], extra)
+        with_first, with_second = (
+            min(ring.lower_bound(size) for ring in rings(width * problem.unit + other))
+            for other in (narrowest, of_second)
+        )
+        base = problem.reduce_base[:, w]  # a stage without a reduction pays none
+        reduce[:, w, second] += np.maximum(with_first - base, 0)
+        reduce[:, w, first] = np.maximum(reduce[:, w, first], with_second - base)
     return replace(problem, update=update, reduce=reduce, resident=resident)
+
+
+def _rings(space: Space, last: Sequence[int], over_nodes: bool) -> Callable[[int], list[Collective]]:
+    """Return the function of a number of replicas that lists the rings which two stages may form; see `_with_copy`."""
+    devices = space.classes[0]
+    network = space.cluster.between(devices.kind, devices.kind)
+    if over_nodes and network is not None:
+        card = shared(network, _rings_on_a_card(devices, last))
+        return lambda replicas: rings_over_nodes(replicas, card, devices.link)
+    links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
+    return lambda replicas: [all_reduce(replicas, link) for link in links if link is not None]
+
+
+def _rings_on_a_card(devices: DeviceClass, last: Sequence[int]) -> int:
+    """Return the least number of rings over one card of the last stage, its ring with the first stage included.
+
+    ``last``: replicas of the last stages, packed. Those between that lie in several nodes have rings over these cards;
+    the first of them may be the first of all.
+    """
+    if not last or not devices.even:
+        return 1
+    # From the end nodes are full.
+    edges = [0, *accumulate(reversed(last))]
+    nodes = [range(a // devices.per_node, (b - 1) // devices.per_node + 1) for a, b in pairwise(edges)]
+    others = [own for own in nodes[1:-1] if len(own) > 1]
+    return 1 + max(sum(node in own for own in others) for node in nodes[0])
