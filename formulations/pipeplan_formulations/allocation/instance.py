@@ -54,6 +54,10 @@ its last backward does not hide of it (`common.exposed`). The objective ``step``
      T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
      width, m = ⌊(M − 1) / unit⌋
 
+*Two trips*, of 1F1B (``two_trips``), if M_w > k, with W the least F + B of all layers behind the stage:
+
+     T ≥ E_0 + A + (M_w − k) (F + B) + W
+
 *Two phases*, of schedules that run all forwards first (``phases``), with a single width:
 
      T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
@@ -70,7 +74,7 @@ it, but not anew in each step.
 Where a device has several stages, or micro-batches pass in slices, F and B differ by role (`common.pass_times`). Those
 above are the device's own in M_w (F + B); *ahead* in H and G; of a *round trip* in A, and where stream takes them from
 it again; of *services* in the other one-stage delays. Each e of a device also has own F + B − those of the round trip.
-Alternation and two phases are left out.
+Alternation, two trips and two phases are left out.
 
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
@@ -88,6 +92,7 @@ memory limit               `tables.AllocationTables.spare`, `ChainAllocation.rec
 way back: term and head    `terms.own`, `terms.head_step`
 one-stage delays           `terms.delays`
 alternation                `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
+two trips                  `terms.delays`, `tables.AllocationTables.behind` (W)
 two phases                 `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 own ending                 `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
 reductions R               `tables.AllocationTables.reductions`
@@ -202,7 +207,9 @@ class ChainAllocation(AllocationTables):
             # One-stage delays, then alternation or two phases: the largest delay e so far.
             held = counts[s] if self.alternating else many
             longer, carried = self.longer(alone, passed), self.link_shares[place.width]
-            delay = max(delay, *delays(self.overlap, many, held, carried, service, passed, longer, send, back, into))
+            behind = None if self.behind is None else int(self.behind[place.end])
+            each = delays(self.overlap, many, held, carried, service, passed, longer, send, back, into, behind)
+            delay = max(delay, *each)
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 longest = max(longest, forward)

@@ -15,7 +15,7 @@ import numpy as np
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.exposed import Collectives, Exposed, Indices
-from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, sums_before
 from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.pass_times import PassTables
@@ -62,6 +62,8 @@ class AllocationTables(PassTables):
     in_flight_rule : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
         True if no stage runs more than k forwards before its first backward; then the warm-up delay holds.
+    two_trips : bool
+        True if the problem bounds no other schedules than those that alternate; then the two trips hold.
     phases : bool
         True if every replica runs all its forwards before its first backward, as in GPipe.
     cuts : array of bool
@@ -103,6 +105,7 @@ class AllocationTables(PassTables):
     objective: Objective = "step"
     in_flight_rule: InFlightRule = "sno"
     alternating: bool = True
+    two_trips: bool = False
     phases: bool = False
     first: tuple[ModeKey, ...] = ()
     last: tuple[ModeKey, ...] = ()
@@ -140,6 +143,14 @@ class AllocationTables(PassTables):
         """True if alternation or two phases apply: to devices of one stage, which micro-batches pass whole."""
         ordered = self.alternating or (self.phases and len(self.widths) == 1)
         return ordered and self.objective != "bottleneck" and not self.apart
+
+    @cached_property
+    def behind(self) -> Array | None:
+        """W of the two trips at each boundary, shape (n + 1,); None where these do not hold."""
+        if not (self.two_trips and self.drains and self.alternating):
+            return None
+        before = sums_before(self.of_layers("trip").work.min(axis=0))
+        return before[-1] - before
 
     @property
     def divisor(self) -> int:

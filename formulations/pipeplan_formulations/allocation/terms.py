@@ -65,19 +65,26 @@ def delays(
     send: Number,
     back: Number,
     into: Number,
+    behind: Number | None,
 ) -> tuple[Number, ...]:
     """Every one-stage delay e. ``many`` is M_w, ``link_share`` L_w, and ``held`` k, or M_w if they need not alternate.
 
     ``service`` and ``trip`` are F and B of one service and of the stage's part of A; for ``longer`` see
-    `PassTables.longer`.
+    `PassTables.longer`. ``behind`` is W of the two trips, None where these do not hold.
     """
     forward, backward = service
     if overlap == "none":
         forward, backward = forward + send, backward + into
     late = many - held
-    lanes = (many - 1) * forward, (many - 1) * backward, (late * (late > 0)) * forward + (many - 1) * backward
+    lanes: tuple[Number, ...] = (
+        (many - 1) * forward,
+        (many - 1) * backward,
+        (late * (late > 0)) * forward + (many - 1) * backward,
+    )
+    if behind is not None:
+        lanes = (*lanes, (late > 0) * (late * (forward + backward) + behind))
     if longer is not None:
-        lanes = lanes[0] + longer, lanes[1] + longer, lanes[2] + longer
+        lanes = tuple(lane + longer for lane in lanes)
     if overlap == "copy":
         return (*lanes, (link_share - 1) * send, (link_share - 1) * back)
     if overlap == "stream":

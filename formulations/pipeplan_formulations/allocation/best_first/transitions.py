@@ -205,7 +205,8 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
     alone, carried = Times(forward, backward), problem.link_shares[width]
     way, trip, service = problem.roles(alone, kind, start, ends)
     longer = problem.longer(alone, trip)
-    each = delays(problem.overlap, many, held, carried, service, trip, longer, send, back, into)
+    again = None if problem.behind is None else problem.behind[ends]
+    each = delays(problem.overlap, many, held, carried, service, trip, longer, send, back, into, again)
     advance = head_step(problem.overlap, way.work, send, back, latency)
     passed = advance
     if problem.trip_apart:

@@ -77,6 +77,7 @@ def added(
     c, w = mode
     width = problem.widths[w]
     many = problem.share(width)
+    behind = None if problem.behind is None else problem.behind[ends]
     # F, B, and the recomputed forward time with the fewest micro-batches in flight.
     forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][starts]
     backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][starts]
@@ -90,7 +91,7 @@ def added(
 
         alone = Times(forward, backward)
         _, trip, service = problem.roles(alone, c, starts, ends)
-        late = _Late(service, service is alone, problem.longer(alone, trip))
+        late = _Late(service, service is alone, problem.longer(alone, trip), behind)
         held = _least_held(many, width, settings.ceiling, settings.largest, side, late, counts, extra, again)
         refused = bool(((held > counts.top) & (held <= counts.most)).any())
         extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
@@ -111,6 +112,9 @@ def added(
             refused = refused or bool((later & ~able).any())
             if isinstance(held, np.ndarray):
                 room = settings.ceiling - (many - 1) * lower
+                if behind is not None:
+                    needed = _for_two_trips(settings.ceiling, many, forward[longer] + lower, behind[longer])
+                    held[longer] = np.maximum(held[longer], needed)
                 refused |= _raise_held(held, longer, many, room, forward[longer], counts)
                 is_open[longer] = held[longer] <= counts.top
     alone = Times(forward, backward)
@@ -119,7 +123,7 @@ def added(
     if settings.ceiling is not None:
         sends = (problem.link_shares[width], send, into) if settings.by_kind else (1, 0, 0)
         stretch = problem.longer(alone, trip)
-        lanes = delays(problem.overlap, many, held, sends[0], service, trip, stretch, sends[1], 0, sends[2])
+        lanes = delays(problem.overlap, many, held, sends[0], service, trip, stretch, sends[1], 0, sends[2], behind)
         is_open &= reduce(np.maximum, lanes) <= settings.ceiling
         if settings.largest is not None:
             is_open &= backward <= settings.largest.upper(width)
@@ -149,11 +153,14 @@ class _Late:
         True if services count recomputed forwards.
     longer : array or None
         What a round trip takes longer through the stage that serves, without recomputed forwards.
+    behind : array or None
+        W of the two trips.
     """
 
     service: Times
     recomputes: bool
     longer: Array | None
+    behind: Array | None
 
     def backward(self, extra: Array) -> Array:
         """B of a service, with this recomputed forward time."""
@@ -174,6 +181,13 @@ def _raise_held(held: Array, longer: Array, many: int, room: int, forward: Array
     needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
     held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
     return bool(((held[longer] > counts.top) & (held[longer] <= counts.most)).any())
+
+
+def _for_two_trips(ceiling: int, many: int, work: Array, behind: Array) -> Array:
+    """The least k for which the two trips stay below the ceiling; with M_w there are none."""
+    room = ceiling - behind
+    needed: Array = np.where(work > 0, many - room // np.maximum(work, 1), 0)
+    return np.where(room < 0, many, needed)
 
 
 def _may_recompute(
@@ -207,11 +221,13 @@ def _least_held(
     held: Array = np.full(len(extra), counts.least)
     forward = late.service.forward
     while True:
-        # The k that the delay with late forwards requires for the current recomputation; then that of alternation.
+        # The k that late forwards and two trips require for the current recomputation; then that of alternation.
         recomputed = np.where(extra < IMPOSSIBLE, extra, 0)
         total = late.backward(recomputed)
         room = late.room(ceiling, many, total, recomputed)
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
+        if late.behind is not None:
+            needed = np.maximum(needed, _for_two_trips(ceiling, many, forward + total, late.behind))
         if largest is not None:
             needed = largest.needed(ceiling, many, width, np.maximum(held, needed), forward + total, side)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)

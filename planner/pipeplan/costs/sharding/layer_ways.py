@@ -72,7 +72,7 @@ def parallelism(rows: Iterable[tuple[OperatorGraph, MainStrategies]], passes: bo
     for graph, main in rows:
         by_plan = {each.name for each in graph.operators if each.by_plan}
         for name, strategy in main:
-            if name == graph.loss_name:
+            if name and name == graph.loss_name:  # `KEEPS` has no name, and neither has a loss that is not known
                 found.add(LOSS)
             if name in by_plan and any(entry.loop == TOKEN for entry in strategy):
                 found.add(CONTEXT)

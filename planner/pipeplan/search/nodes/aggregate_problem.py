@@ -100,6 +100,7 @@ def _problem(
         objective=job.objective.value,
         in_flight_rule=in_flight_rule(space) if alternating else "full" if phases else "fbp",
         alternating=alternating,
+        two_trips=alternating and layout.by_family(layers),
         phases=phases,
     )
 

@@ -69,6 +69,11 @@ def test_no_choice_is_better_than_all_ways(graph: OperatorGraph, bandwidth: int,
             assert any(np.all(row <= point + room) for row in listed)
 
 
+def test_kept_copies_split_no_loss() -> None:
+    """A way that keeps copies says nothing of the loss where the layers have none."""
+    assert parallelism([(block(), (KEEPS,))], passes=False) == ()
+
+
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_ways_cost_what_their_words_cost(graph: OperatorGraph) -> None:
     """With one signature of each operator the problem of a layer has the costs of the choice, and of the device."""
