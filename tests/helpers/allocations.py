@@ -145,7 +145,7 @@ def in_role(problem: ChainAllocation, stages: Allocation, role: str) -> tuple[li
 
 
 def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
-    """Right sides of the alternation or the two-phase bound, with e = 0 first, where ``alone`` is E_0 + A."""
+    """Right sides of alternation and two trips, or two phases, with e = 0 first, where ``alone`` is E_0 + A."""
     if problem.objective == "bottleneck" or any(role_tables(problem, role) for role in ROLES):
         return [alone]
     found, (forwards, backward) = [alone], in_role(problem, stages, "own")
@@ -159,6 +159,10 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
             for t in range(s + 1):
                 left = len(range(switch + replicas[t], problem.micro_batches, replicas[t]))
                 found.append(alone + (many - k) * (forward + backward[s]) + left * backward[t])
+            if problem.two_trips and many > k:
+                work = (problem.forward + problem.backward).min(axis=0)
+                behind = sum(int(work[i]) for i in range(stages[s].end, len(work)))
+                found.append(alone + (many - k) * (forward + backward[s]) + behind)
     return found
 
 
@@ -337,6 +341,7 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         objective=draw(st.sampled_from(objectives)),
         in_flight_rule=draw(st.sampled_from(["sno", "so", "fbp", "full", "non_increasing", "non_increasing"])),
         alternating=(alternating := draw(st.booleans())),
+        two_trips=bool(rng.integers(2)),
         phases=not alternating and draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),
         last=tuple(draw(modes) for _ in range(forced[1])),

@@ -18,6 +18,7 @@ from pipeplan.simulate import period, simulate
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation
 from pipeplan_formulations.allocation.joined import joined, together
+from pipeplan_formulations.allocation.place import Place
 from pipeplan_formulations.common.report import Limits
 
 FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
@@ -113,11 +114,31 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
 @settings(max_examples=100, deadline=None)
 def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, seed: int, shared: bool) -> None:
     """On stages of any widths GPipe takes at least the value of SNO, with no more recomputation."""
-    problem = played(replace(problem, in_flight_rule="sno", alternating=True, phases=False))
+    problem = played(replace(problem, in_flight_rule="sno", alternating=True, two_trips=False, phases=False))
     stages = drawn(problem, seed)
     pipeline = laid_out(problem, stages, shared)
     schedule = FAMILIES["gpipe"].write(pipeline.replicas, problem.micro_batches)
     assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
+
+
+def test_a_slow_first_stage_waits_for_two_trips() -> None:
+    """With few micro-batches in flight the step is exactly two round trips and the alternation between them."""
+    times = np.array([[6, 5, 5, 5]])
+    problem = ChainAllocation(
+        forward=times,
+        backward=times,
+        saved=np.zeros(4, np.int64),
+        output=np.zeros(4, np.int64),
+        recomputable=np.zeros(4, np.bool_),
+        limit=np.array([2**40]),
+        units=np.array([4]),
+        node=np.array([4]),
+        micro_batches=12,
+        two_trips=True,
+    )
+    stages = tuple(Place(s, s + 1, 0, 1) for s in range(4))
+    assert replace(problem, two_trips=False).evaluate(stages) == 156
+    assert problem.evaluate(stages) == makespan(problem, stages, shared=False) == 168
 
 
 def played(problem: ChainAllocation) -> ChainAllocation:

@@ -150,7 +150,8 @@ class AllocationTables(PassTables):
         if not (self.two_trips and self.drains and self.alternating):
             return None
         before = sums_before(self.of_layers("trip").work.min(axis=0))
-        return before[-1] - before
+        behind: Array = before[-1] - before
+        return behind
 
     @property
     def divisor(self) -> int:

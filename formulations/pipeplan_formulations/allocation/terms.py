@@ -82,7 +82,7 @@ def delays(
         (late * (late > 0)) * forward + (many - 1) * backward,
     )
     if behind is not None:
-        lanes = (*lanes, (late > 0) * (late * (forward + backward) + behind))
+        lanes = (*lanes, (late > 0) * (late * service.work + behind))
     if longer is not None:
         lanes = tuple(lane + longer for lane in lanes)
     if overlap == "copy":

@@ -1,6 +1,7 @@
 """Large aggregate nodes that are split because their best shape is no plan."""
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -8,6 +9,7 @@ import pipeplan
 from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
+from pipeplan.core.model import Tie
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
@@ -15,6 +17,7 @@ from pipeplan.search import turns
 from pipeplan.search.nodes import layouts
 from pipeplan.search.nodes.aggregate_problem import _rings, allocation_problem
 from pipeplan.search.space import space
+from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import makespan
 from pipeplan_formulations.allocation.place import Place
@@ -45,6 +48,22 @@ def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
     found = pipeplan.solve(MODEL, CLUSTER, job=job)
     assert len(found.plan.stages) == 3
     assert found.bound <= right.value == found.value
+
+
+def test_copies_in_several_nodes_are_summed_over_the_network_and_share_its_cards() -> None:
+    """Where the last modes are known the problem prices the joint sum of shared weights as it is."""
+    model = model_of([10] * 4, parameters=[1000, 200, 200, 700])
+    model = replace(model, ties=(Tie(("l0", "l3"), 300),))
+    nodes = (Node(("unit",) * 2, Link(10**9, 1)),) * 2
+    cluster = Cluster("four", {"unit": DeviceKind("unit", memory=2050)}, nodes, network=Link(10**6, 3))
+    own = Space(model, cluster, Job(batch=4, zero=(0,)))
+    (layout,) = (each for each in layouts.layouts(own, 4) if each.unequal)
+    modes, edges = (Mode(0, 1), Mode(0, 2), Mode(0, 1)), (0, 1, 3, 4)
+    stages = tuple(Place(a, b, 0, mode.replicas) for (a, b), mode in zip(pairwise(edges), modes, strict=True))
+    ((_, groups),) = own.every_placed(modes)
+    exact = min(each.problem.evaluate(edges) for each in own.candidates(groups, 1))
+    known, unknown = (allocation_problem(own, 1, layout, True, last).evaluate(stages) for last in (modes, ()))
+    assert unknown < known <= exact <= known + 2
 
 
 @pytest.mark.parametrize("overlap", ["none", "copy", "stream"])

@@ -36,7 +36,8 @@ def with_certain_copies(space: Space, problem: ChainAllocation, layout: Layout) 
             over_nodes = _in_several_nodes(space, problem, layout, first, second)
             ends = problem.last if second == problem.layers - 1 else ()
             last = [width * problem.unit for _, width in ends]
-            rings = _rings(space, last if layout.tile is None else [], over_nodes)
+            packed = layout.tile is None and not space.placing.free and not space.job.regular
+            rings = _rings(space, last if packed else [], over_nodes)
             problem = _with_copy(space, problem, first, second, tie, last, rings)
     return problem
 
@@ -57,12 +58,16 @@ def _always_apart(space: Space, problem: ChainAllocation, first: int, second: in
 def _in_several_nodes(space: Space, problem: ChainAllocation, layout: Layout, first: int, second: int) -> bool:
     """Return True if the stages of two layers do not lie in one node in any plan.
 
-    Stages of a class follow each other in its nodes. So if these two lie in one, the stages between them do too, and
-    all their replicas have room there.
+    That is so if a node has too few devices. Besides, stages of a class follow each other through its nodes: if these
+    two lie in one, the stages between them do too, and all their replicas have room there.
     """
-    if layout.pooled or len(space.classes) > 1 or space.placing.free or space.job.regular:
+    if layout.pooled or len(space.classes) > 1:
         return False
     replicas = np.array(problem.widths) * problem.unit
+    if space.classes[0].per_node < 2 * replicas[0]:
+        return True
+    if space.placing.free or space.job.regular:
+        return False
     resident = (problem.resident[0, :, first : second + 1] * replicas[:, None]).min(axis=0)
     return int(resident.sum(dtype=object)) > space.classes[0].per_node * int(problem.limit[0])
 
