@@ -7,6 +7,7 @@ import pytest
 
 import pipeplan
 from helpers.instances import equal_devices, model_of
+from helpers.operators import perceptrons
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.core.model import Tie
@@ -15,10 +16,11 @@ from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
 from pipeplan.search.nodes import layouts
-from pipeplan.search.nodes.aggregate_problem import _rings, allocation_problem
+from pipeplan.search.nodes.aggregate_problem import _of_every_team, _problem, _rings, allocation_problem
 from pipeplan.search.space import space
 from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 from pipeplan_formulations.allocation.place import Place
 
@@ -123,3 +125,36 @@ def test_an_answer_has_the_bound_of_each_layout(monkeypatch):
     assert found.bound <= bounds[0]
     assert bounds[-1] <= found.value
     assert found.as_json()["layouts"][0]["bound_s"] == bounds[0] / 1e9
+
+
+def unlike_teams(**options):
+    """The space of teams of one and two devices side by side, on eight."""
+    job = Job(8, micro_batches=(8,), teams=(1, 2), zero=(0, 1), optimizer="adam", unlike_teams=True, **options)
+    cluster = replace(equal_devices(8), nodes=(Node(("unit",) * 8, Link(10**7, 1)),))
+    (mixed,) = Spaces(perceptrons(), cluster, job).mixed
+    return mixed
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_stages_of_unlike_teams_may_have_unlike_numbers_of_replicas(equal):
+    """In one layout, as long as no plan of equal ones is asked for; then each number has its own."""
+    widths = [
+        {each.unit * width for width in each.widths} for each in layouts.layouts(unlike_teams(equal_replicas=equal), 8)
+    ]
+    assert any({1, 2, 3} <= own for own in widths) is not equal
+    assert {1, 2, 4} <= set().union(*widths)
+
+
+def test_teams_of_several_sizes_are_bounded_at_all_levels_of_zero():
+    """A level that shares out state is bounded too: the bytes are the least over all, and so is what takes time."""
+    mixed = unlike_teams()
+    assert [each.job.level for each in mixed.levels] == [0, 1]
+    fewer = 0
+    for layout in layouts.layouts(mixed, 8):
+        whole = _of_every_team(mixed, 1, layout, True)
+        for level in mixed.levels:
+            own = _problem(level, 1, layout, True, mixed.home)
+            for name in ("resident", "update", "reduce", "gather", "forward", "backward"):
+                assert (getattr(whole, name) <= getattr(own, name)).all()
+            fewer += (whole.resident < own.resident).any()
+    assert fewer
