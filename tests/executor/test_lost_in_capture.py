@@ -216,11 +216,27 @@ def _hooked(part: Any) -> Callable[[Tensor], Tensor]:
     return torch.tanh
 
 
+def _outside(part: Any) -> Callable[[Tensor], Tensor]:
+    gain = part.gain
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = gain  # it is copied with the module
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * gain
+
+    part.inner = Inner()
+    return torch.tanh
+
+
 HOLDING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an attribute": (lambda part: lambda x: x * part.gain, "1 has a function"),
     "a default": (lambda part: lambda x, gain=part.gain: x * gain, "1 has a function"),
     "a method inside": (lambda part: (lambda whole: lambda x: whole(x))(part.scaled), "1 has a function"),
     "a forward": (_patched, "1.mix has a function"),
+    "a variable outside": (_outside, "1.inner has a function"),
     "a hook": (_hooked, "1.mix has a function"),
 }
 

@@ -237,3 +237,21 @@ def test_wrappers_that_sum_or_shard_by_themselves_are_refused(tmp_path) -> None:
     lazy = nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 6))
     with pytest.raises(PlanError, match=r"0.weight is a UninitializedParameter.*plain parameters"):
         fit(plan, Workload(lazy, drawn, nn.functional.mse_loss))
+
+
+class Borrows(nn.Module):
+    """A layer that reads a weight of another one, which it does not hold."""
+
+    def __init__(self, other: nn.Linear) -> None:
+        super().__init__()
+        self.other = [other]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.other[0].weight.sum()
+
+
+def test_weights_of_other_layers_are_explained() -> None:
+    """A stage that reads a weight which none of its layers holds has no values for it."""
+    work, _ = stage_of({"a": Borrows(nn.Linear(4, 4, device="meta"))}, (torch.randn(2, 4).requires_grad_(),))
+    with pytest.raises(PlanError, match=r"a weight that none of its own modules holds.*as for tied weights"):
+        work.forward(0, (torch.randn(2, 4),), None)

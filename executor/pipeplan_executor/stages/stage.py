@@ -132,7 +132,8 @@ class StageWork:
     def forward(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
         """F: return the outputs for the next stage, contiguous and detached; none from the last stage."""
         kept = _InFlight(())
-        with self._queue.opened(number in self._split), autocast(self._precision, self._anchor.device):
+        opened = self._queue.opened(number in self._split)
+        with opened, autocast(self._precision, self._anchor.device), _strange_weights_explained():
             outputs = self._module(*self._with_first_node(kept, inputs), for_loss=self._loss is not None)
             if self._loss is not None:
                 assert targets is not None
@@ -244,4 +245,19 @@ def _writes_explained() -> Iterator[None]:
         raise PlanError(
             "a forward changes a tensor in place that the backward of an earlier micro-batch still needs (a buffer "
             f"that follows weights and takes part in what is trained); plan one stage (--depths 1). torch says: {error}"
+        ) from error
+
+
+@contextmanager
+def _strange_weights_explained() -> Iterator[None]:
+    """Context for a forward: torch's word for weights without values becomes one about the model."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "device meta" not in str(error) and "cpu and meta" not in str(error) and "meta and cpu" not in str(error):
+            raise
+        raise PlanError(
+            "a layer reads a weight that none of its own modules holds (of another layer, by a reference or a variable "
+            "outside it), and a stage has only those of its layers: register the module or the parameter in each layer "
+            f"that reads it, as for tied weights. torch says: {error}"
         ) from error

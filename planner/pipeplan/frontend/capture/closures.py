@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeplan.frontend.capture.graph.gradients import LostInCaptureError, is_users, place_of
+from pipeplan.frontend.capture.graph.gradients import LostInCaptureError, is_own, is_users, place_of
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 4
@@ -21,7 +21,7 @@ _DEEPEST = 4
 
 
 def check_closures(module: nn.Module) -> None:
-    """Refuse functions among attributes and hooks that hold a module with weights, or a weight.
+    """Refuse functions among attributes, hooks and methods that hold a module with weights, or a weight.
 
     Raises
     ------
@@ -29,15 +29,31 @@ def check_closures(module: nn.Module) -> None:
         With the submodule, the function and its line.
     """
     for path, part in module.named_modules():
-        for name, value in vars(part).items():
-            function = None if name in _REGISTRIES else next(_holding(value, _DEEPEST), None)
-            if function is not None:
-                raise LostInCaptureError(
-                    f"{path or type(module).__name__} has a function ({place_of(function)}) that holds a module or a "
-                    "weight by a closure, and copies of the module, as stages are, would go on with the original's: "
-                    "write it as a method, bind the module with functools.partial, or use the module that a hook is "
-                    "given"
-                )
+        own = [value for name, value in vars(part).items() if name not in _REGISTRIES]
+        methods = [value for kind in type(part).__mro__ for name, value in vars(kind).items() if name != "__init__"]
+        function = next((found for value in own for found in _holding(value, _DEEPEST)), None)
+        function = function or next(filter(_reads_original, methods), None)
+        if function is not None:
+            raise LostInCaptureError(
+                f"{path or type(module).__name__} has a function ({place_of(function)}) that holds a module or a "
+                "weight by a closure or a global, and copies of the module, as stages are, would go on with the "
+                "original's: read it from self, write the function as a method, bind the module with "
+                "functools.partial, or use the module that a hook is given"
+            )
+
+
+def _reads_original(method: object) -> bool:
+    """Return whether a method of the user's own class reads a module or a weight as a variable outside it."""
+    if not isinstance(method, FunctionType) or not is_own(method.__code__):
+        return False
+    read = [method.__globals__.get(name) for name in method.__code__.co_names]
+    return any(map(_is_original, (*read, *_cells(method))))
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            yield cell.cell_contents
 
 
 def _holding(value: Any, depth: int) -> Iterator[FunctionType]:
@@ -50,9 +66,7 @@ def _holding(value: Any, depth: int) -> Iterator[FunctionType]:
     if not isinstance(value, FunctionType) or not depth:
         return
     held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    for cell in value.__closure__ or ():
-        with suppress(ValueError):  # an empty cell
-            held.append(cell.cell_contents)
+    held += _cells(value)
     if is_users(value.__code__) and any(map(_is_original, held)):  # torch.compile makes its own anew in copies
         yield value
     for each in held:

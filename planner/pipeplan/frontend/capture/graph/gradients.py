@@ -249,6 +249,11 @@ def is_users(code: CodeType) -> bool:
     return not file.startswith((_TORCH, _FRONTEND, "<")) and not (file.startswith(_PYTHON) and _PACKAGES not in file)
 
 
+def is_own(code: CodeType) -> bool:
+    """Return whether code is the user's own, and not of a package."""
+    return is_users(code) and "-packages" not in code.co_filename
+
+
 def place_in(trace: str | None) -> str:
     """Return file and line of the innermost of the user's frames in a traceback, in brackets; empty if none."""
     for file, line in reversed(_FRAME.findall(trace or "")):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from pipeplan.frontend.capture.graph.gradients import (
     READS_GRADIENT,
     LostInCaptureError,
     Seen,
+    is_own,
     is_users,
     watching_gradients,
 )
@@ -298,7 +299,7 @@ class _Watch:
 
     def outside(self) -> dict[str, object]:
         """Return what the user's own functions read outside the module."""
-        return values_outside(self.blank, _is_own)
+        return values_outside(self.blank, is_own)
 
     def line(self, probe: Callable[[], object]) -> str:
         """Return the place of the line, in one more forward, behind which a probe returns something else."""
@@ -332,10 +333,6 @@ class _Watch:
         except Exception:
             return ""
         return f" ({self.place})" if self.place else ""
-
-
-def _is_own(code: CodeType) -> bool:
-    return is_users(code) and "-packages" not in code.co_filename
 
 
 def _place(frame: FrameType | None) -> str:
