@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count, pairwise, product
-from math import lcm, prod
+from math import prod
 from operator import add
 
 import numpy as np
@@ -34,6 +34,7 @@ from pipeplan.costs.sharding.named import follows, shapes_of
 from pipeplan.costs.sharding.placements import handed_over, stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
+from pipeplan.costs.sharding.signatures import parts_of
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import Cuts, agree, shared_cuts
 from pipeplan_formulations.common.clock import Clock
@@ -143,11 +144,10 @@ class MeshTeams(MeshMembers):
         return (*passes, False)
 
     def _fits(self, graph: OperatorGraph, names: tuple[str, ...], placements: Placements) -> bool:
-        rows = _rows(graph, stream(graph, names))
-        return max(placements) < len(rows[0][1]) and not any(
-            lcm(*(operator.loops.get(axes[axis], 1) for operator, axes in rows))
-            % prod(n for n, placement in zip(self.sizes, placements, strict=True) if placement == axis)
-            for axis in range(len(rows[0][1]))
+        parts = parts_of(graph, stream(graph, names))
+        return max(placements) < len(parts) and not any(
+            count % prod(n for n, placement in zip(self.sizes, placements, strict=True) if placement == axis)
+            for axis, count in enumerate(parts)
         )
 
     def _ways(
