@@ -326,10 +326,13 @@ class Ways:
     def _of_alike(members: list[Strategies], steps: Sequence[Steps]) -> tuple[dict[Main, Times], Times]:
         """The least of layers that are split alike, for all their main strategies; and of those that split nothing."""
         rows: dict[tuple[bool, Main], list[Row]] = {}
+        alone = members[0].loss if members[0].plain else ()  # what splits only this is no way along one axis
         for strategies in members[0].choices():
             own = [row for member in members if (row := member.coordinates(strategies)) is not None]
             if len(own) == len(members):
-                is_split = any(any(each["loops"]) for each in strategies["operators"].values())
+                is_split = any(
+                    any(each["loops"]) for name, each in strategies["operators"].items() if name not in alone
+                )
                 row = {name: sum(row[name] for row in own) for name in own[0]}, members[0].savings(strategies)
                 rows.setdefault((is_split, members[0].main(strategies)), []).append(row)
         least = [(key, fastest(own, len(members), steps)) for key, own in rows.items()]

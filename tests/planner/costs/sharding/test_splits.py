@@ -1,7 +1,7 @@
 """Teams over several nodes as meshes: the ways that are searched, and the plans that come of them."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 
@@ -199,6 +199,17 @@ def test_layers_take_only_as_many_parts_as_they_have_samples() -> None:
     model = replace(model, layers=layers, operators={"rows": replace(images, operators=(rows,)), "images": images})
     (meshes,) = MeshTeams.of(Teams(model, equal_devices(2, link=Link(10**9, 1)), 2, (1, 2), "adam", False), 2, 1)
     assert {meshes.possible(way) for way in meshes.ways() if any(way.passes)} == {(2,)}
+
+
+def test_layers_hand_over_tokens_that_only_their_other_operators_count() -> None:
+    """What makes the output has no loop of tokens: these have the parts of the layer's other tensors, here ten."""
+    first, *others = block().operators
+    graph = replace(block(), operators=(first, *others[:-1], replace(others[-1], loops={})))
+    for own in (graph, block()):
+        teams = Teams(perceptrons(2, graph=own), pairs(), 4, (1,), "adam", False)
+        meshes = next(each for each in MeshTeams.of(teams, 4, 2) if len(each.sizes) == 2)
+        found = {placements for placements in product((WHOLE, 1), repeat=2) if any(meshes._passes(placements))}
+        assert found == {(1, WHOLE), (WHOLE, 1)}  # four parts do not divide ten tokens
 
 
 def test_teams_may_be_meshes_only() -> None:
