@@ -20,6 +20,7 @@ from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.kernels import ON_CPU
 from pipeplan_executor.sharding.mesh import attention, calls, gradients, weights, whole
+from pipeplan_executor.sharding.mesh.cross_entropy import _Classes, _CrossEntropy
 from pipeplan_executor.sharding.mesh.layers import MeshLayers
 from pipeplan_executor.sharding.mesh.moves import divided, joined
 from pipeplan_executor.sharding.mesh.products import Part, product
@@ -202,3 +203,13 @@ def test_attention_is_computed_as_the_device_can(device: str, causal: bool) -> N
     assert (ON_CPU in seen.operations) == (device == "cpu")
     assert made.shape == whole[0].shape
     assert device == "meta" or torch.allclose(made, whole[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_mean_loss_counts_rows_by_the_weights_of_their_classes(weighted: bool) -> None:
+    """As torch's does: it is the sum of weighted losses, divided by the weights of all rows that are not ignored."""
+    logits, target = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 3, 1, 3, 2, 3])
+    weight = torch.rand(4, dtype=torch.float64) if weighted else None
+    own = _Classes(SimpleNamespace(sizes=(), places=()), (), 4, logits.dtype)  # type: ignore[arg-type]
+    found = _CrossEntropy.apply(logits, own, own.rows(target, weight, 1, True))
+    assert torch.allclose(found, functional.cross_entropy(logits, target, weight, ignore_index=1))

@@ -97,6 +97,15 @@ def test_thinned_lists_bracket_the_least(layers, data, cap):
             assert layers.fits(range(start, end), chosen, flight, spare)
 
 
+def test_a_range_of_peaks_counts_the_least_of_them(monkeypatch):
+    """To recompute the third layer, which peaks at 9 bytes, is enough; the bound of peaks up to 31 allows for it."""
+    monkeypatch.setattr(recompute, "CAP", 2)
+    monkeypatch.setattr(recompute, "RANGES", 1)
+    layers = Layers((27, 28, 1, 19), (30, 4, 5, 4), (10, 1, 1, 1), (1, 0, 4, 6), (True,) * 4)
+    (floor,), (cost,) = layers.lists().least(0, 4, np.array([2]), np.array([2]))
+    assert floor <= layers.least(range(4), 2, 2)[0] == 1 <= cost
+
+
 @given(layer_rows(most=6), st.integers(1, 3), st.integers(-60, 40))
 @settings(max_examples=100, deadline=None)
 def test_many_spans_at_once_are_each_span_by_itself(layers, flight, spare):

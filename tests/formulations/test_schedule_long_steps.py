@@ -16,7 +16,7 @@ from pipeplan_formulations.common.report import Limits, Stop
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, feasible
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.long_steps import drain_bound, period_bound, solve, step_bound, stride_bound
-from pipeplan_formulations.schedule.long_steps.holding import largest_sum, reach
+from pipeplan_formulations.schedule.long_steps.holding import holdings, largest_sum, reach
 from pipeplan_formulations.schedule.long_steps.lists import by_rules
 from pipeplan_formulations.schedule.long_steps.repeat import stretched
 from pipeplan_formulations.schedule.long_steps.stride import by_strides, stride
@@ -206,6 +206,15 @@ def test_sixty_four_devices():
     report = solve(problem, Limits(time=120.0, gap=0.005))
     assert report.gap is not None and report.gap <= 0.005
     assert evaluate(problem, report.solution) == report.objective
+
+
+@pytest.mark.parametrize(("room", "extra"), [(6, 4), (7, 0)])
+def test_a_count_lasts_longer_where_two_micro_batches_leave_no_room_for_a_w(room: int, extra: int) -> None:
+    """Two take 6 bytes; where the byte that a W frees fits beside them, nothing says that it has ended."""
+    ones = {"device": (0,), "forward": (5,), "backward": (4,), "weight": (9,), "split": (True,), "ending": (0,)}
+    memory = {"taken": (3,), "freed": (2,), "freed_by_weight": (1,), "base": (0,), "limit": (room,)}
+    problem = PipelineSchedule(micro_batches=4, lag=(), lag_back=(), **ones, **memory)
+    assert [(own.capacity, own.extra) for own in holdings(problem) if own.counts] == [(2, extra)]
 
 
 @given(st.sets(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 200))

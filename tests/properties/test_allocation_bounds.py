@@ -215,9 +215,12 @@ def test_joined_kinds_bound_each_of_them(problem: ChainAllocation) -> None:
     problem = replace(with_real_links(problem), takes=np.ones_like(problem.takes), first=(), last=())
     pools = range(len(problem.units))
     groups = [tuple(np.flatnonzero(problem.pool == pool).tolist()) for pool in pools]
+    every = joined(problem, groups)
+    for again, group in zip(every.again, groups, strict=True):
+        assert (again <= problem.again[list(group)]).all()
     best = brute_force(problem)
     assume(best is not None and len(groups) < problem.kinds)
-    report = allocation.solve(joined(problem, groups), Limits(time=30))
+    report = allocation.solve(every, Limits(time=30))
     assert report.objective is not None
     assert report.objective <= best
 

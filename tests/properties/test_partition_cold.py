@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.partitions import (
@@ -108,6 +108,8 @@ def test_received_bytes_count_in_rows_of_memory(backend):
 
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
+@example(100663)
+@example(100000)
 def test_late_endings_equal_brute_force(seed):
     """If prefixes of equal H differ by the own-ending bound, the dynamic programme stays exact."""
     problem = late_endings(seed)

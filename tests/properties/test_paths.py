@@ -230,6 +230,17 @@ def test_a_path_changes_replicas_at_their_reduction() -> None:
     assert length(cut, pipeline) == timeline.makespan - 1
 
 
+def test_a_path_counts_the_least_latency_of_a_boundary() -> None:
+    """It bounds a step in which its tensors take the faster link, though that of the first pair of replicas is slow."""
+    ways = ((Transfer(1, 2, 4, ("a",)), Transfer(1, 2, 1, ("b",))),)
+    pipeline = replace(
+        line(2, 5, 7), placement=((0, 1), (2,)), transfers=ways, returns=ways, runtime=(0,) * 3, limits=(2**62,) * 3
+    )
+    schedule = FAMILIES["gpipe"].write((2, 1), 4)
+    path = read_path(simulate(schedule, pipeline, share=False).critical, pipeline, schedule)
+    assert find_path_cut(schedule, pipeline).constant == sum((*path.latency, *path.latency_back)) > 0
+
+
 def test_paths_without_a_term_are_refused() -> None:
     """A split backward on the path, or two boundaries on one link, raise an error that says so."""
     split = Schedule.from_text("split", ["0F0 0I0 0W0"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from helpers.alternating import random_alternating
 from helpers.pipelines import line
 from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.simulate import makespan, simulate
 from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
@@ -32,6 +33,31 @@ def check(seed: int, most_micro_batches: int = 200) -> None:
 def test_the_recurrence_equals_the_simulator(seed: int) -> None:
     """Step times are equal, with shared resources or without, coupled or not; leaps over periods change nothing."""
     check(seed)
+
+
+def on_replicas(first: int, second: int, *latencies: int) -> Pipeline:
+    """Two stages of so many replicas, whose pairs have these latencies and links of their own."""
+    ranks = range(first + second)
+    each = replace(line(2, 10, 10, occupancy=3).transfers[0][0])
+    ways = (tuple(replace(each, latency=late, resources=(f"{n}",)) for n, late in enumerate(latencies)),)
+    back = (tuple(replace(way, resources=(f"back {n}",)) for n, way in enumerate(ways[0])),)
+    placement = tuple(ranks[:first]), tuple(ranks[first:])
+    limits = (2**62,) * len(ranks)
+    pipeline = replace(line(2, 10, 10), placement=placement, transfers=ways, returns=back, limits=limits)
+    return replace(pipeline, runtime=(0,) * len(ranks))
+
+
+@pytest.mark.parametrize("late", [(2, 40), (40, 2)])
+def test_replicas_behind_a_late_link_end_last(late: tuple[int, int]) -> None:
+    """Pairs of replicas whose links differ in their latency alone are run by themselves."""
+    pipeline, counts = on_replicas(2, 2, *late), (2, 1)
+    assert step_time(pipeline, 4, counts) == makespan(one_forward_one_backward((2, 2), 4, counts), pipeline)
+
+
+def test_coupled_replicas_wait_for_those_of_other_lanes() -> None:
+    """Four replicas that begin each pass together wait for both of the stage before them, though their pairs repeat."""
+    pipeline, counts = replace(on_replicas(2, 4, 2, 2, 40, 40), coupled=True), (3, 1)
+    assert step_time(pipeline, 8, counts) == makespan(one_forward_one_backward((2, 4), 8, counts), pipeline)
 
 
 @pytest.mark.parametrize("overlap", Overlap)

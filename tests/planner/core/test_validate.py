@@ -16,6 +16,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.validate import deadlock, validate_memory, validate_plan, validate_schedule
+from pipeplan.core.validate.memory import most_in_flight
 from pipeplan.core.validate.schedule import misplaced
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.schedules import FAMILIES
@@ -204,3 +205,9 @@ def test_a_spoilt_plan_is_refused(
     with pytest.raises(PlanError) as error:
         validate_plan(change(plan), model, cluster)
     assert says in str(error.value)
+
+
+def test_a_micro_batch_is_in_flight_until_the_backward_of_its_first_slice() -> None:
+    """The backward of the last slice, which comes first, frees none of the others."""
+    (order,) = lists("0F0.0 0F0.1 0B0.1 0F1.0 0B0.0 0F1.1 0B1.1 0B1.0").orders
+    assert most_in_flight(order, 0) == 2

@@ -49,6 +49,14 @@ def test_rings_over_nodes_share_their_cards(others: int) -> None:
     assert inside.link == FAST
 
 
+def test_stages_on_the_same_devices_use_a_card_once() -> None:
+    """They sum one after the other: each ring has the whole card, or a half beside that of another stage."""
+    own = Cluster("c", {"k": DeviceKind("k")}, (Node(("k",) * 2),) * 2, Link(6 * 10**9))
+    a, b, c, d = own.devices
+    assert [ring.link.bandwidth for ring in rings(own, [(a, c), (a, c)])] == [6 * 10**9] * 2
+    assert [ring.link.bandwidth for ring in rings(own, [(a, c), (b, d), (a, c)])] == [3 * 10**9] * 3
+
+
 def test_a_free_link_is_free_for_collectives() -> None:
     """Without a bandwidth there is nothing to have a share of."""
     assert Link(None, 5, 0.1).in_collectives.occupancy(10**9) == 0

@@ -244,6 +244,15 @@ def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: in
     assert (problem.reduce[0, 0, [0, 3]] > 0).all() == bool(copies)
 
 
+def test_no_copy_is_certain_where_some_kind_of_device_holds_all_layers() -> None:
+    """Devices that are too small for it leave it to the others, whose plans pay for no copy."""
+    kinds = {"unit": DeviceKind("unit", memory=2 * 3 * 8 * MIB - 1), "large": DeviceKind("large", timed_as="unit")}
+    both = replace(cluster(), kinds=kinds, nodes=(Node(("unit",) * 2 + ("large",) * 2, LINK),))
+    space = Space(tied_ends(), both, Job(4))
+    problem = allocation_problem(space, 1, next(iter(layouts(space, 4))), alternating=True)
+    assert problem.resident[:, 0, 3].tolist() == [0, 0]
+
+
 @given(st.integers(2, 12), st.integers(0, 5), st.integers(1, 300), st.sampled_from([None, 10**9, 7 * 10**8, 3]))
 def test_no_wider_ring_is_faster_than_the_least(replicas: int, more: int, size: int, bandwidth: int | None) -> None:
     """A bound on a sum over some replicas holds for more replicas, also for sizes that rounds do not divide evenly."""

@@ -68,6 +68,16 @@ def test_copies_in_several_nodes_are_summed_over_the_network_and_share_its_cards
     assert unknown < known <= exact <= known + 2
 
 
+@pytest.mark.parametrize(("memory", "fits"), [(400, True), (20, False)])
+def test_layers_may_lie_on_the_devices_with_the_most_memory(memory: int, fits: bool) -> None:
+    """Two layers of 200 bytes fit on two larger devices, whatever two smaller ones that stay idle have."""
+    model = model_of([10] * 2, parameters=[100] * 2, sizes=(1,))
+    kinds = {"unit": DeviceKind("unit", memory=20), "large": DeviceKind("large", memory=memory, timed_as="unit")}
+    own = Space(model, Cluster("two", kinds, (Node(("unit", "unit", "large", "large")),)), Job(4, replicas=(1,)))
+    (layout,) = layouts.packed_layouts(own, 4)
+    assert (layouts.layout_lower_bound(own, 1, layout) is not None) == fits
+
+
 @pytest.mark.parametrize("overlap", ["none", "copy", "stream"])
 @pytest.mark.parametrize("sends", [(1, 2, 1), (12, 3, 9), (40, 40, 40), (9, 60, 2)])
 @pytest.mark.parametrize("name", ["1f1b-sno", "1f1b-so"])

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from helpers.pipelines import line
+from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import longest_path, makespan, period
-from pipeplan.simulate.long_run import long_run
+from pipeplan.simulate.long_run import earliest_starts, long_run
 from pipeplan.simulate.recurrence import period as without_lists
 
 
@@ -24,6 +25,15 @@ def both(pipeline: Pipeline, micro_batches: int) -> tuple[int, int]:
     value = period(schedule, pipeline)
     assert without_lists(pipeline, micro_batches, family.in_flight(pipeline.replicas, micro_batches)) == value
     return makespan(schedule, pipeline), value
+
+
+@pytest.mark.parametrize(
+    ("overlap", "occupancy", "begin"),
+    [(Overlap.COPY, 6, 19), (Overlap.NONE, 6, 19), (Overlap.STREAM, 6, 13), (Overlap.STREAM, 12, 15)],
+)
+def test_a_stage_may_begin_when_its_first_tensor_may_be_there(overlap: Overlap, occupancy: int, begin: int) -> None:
+    """Behind a forward of 10 ns, its send and a latency of 3 ns; a tensor that streams is sent meanwhile."""
+    assert earliest_starts(line(2, 10, 10, occupancy=occupancy, latency=3, overlap=overlap)) == [0, begin]
 
 
 def test_an_update_beside_the_first_stages_next_forward_is_hidden() -> None:

@@ -21,7 +21,7 @@ from pipeplan.costs.sharding.clusters import mesh_of, meshes_of
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.frontiers import over_meshes
 from pipeplan.costs.sharding.joined import joined_layers
-from pipeplan.costs.sharding.prices import tied_costs
+from pipeplan.costs.sharding.prices import tied_costs, weight_exchange
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.products import Product, products
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -267,6 +267,14 @@ def test_a_shared_weight_is_summed_along_the_axes_of_both_uses() -> None:
 
     assert more((split, whole), (whole, split)) == 96 - 64
     assert more((split, whole), (split, whole)) == more((split, split), (whole, split)) == 0
+
+
+def test_weights_are_divided_by_their_own_axes_only() -> None:
+    """Of two weights that are summed along one axis each, scattering one leaves the other whole: 32 and 16 ns."""
+    weights = Weight("table", ("out", "in"), 64), Weight("places", ("token",), 32)
+    use = replace(linear("map", INPUT, 8, 8), weights=weights, loops={"token": 10, "out": 8, "in": 8})
+    mesh = Mesh((2, 2), (Link(10**9),) * 2)
+    assert weight_exchange(use, (AxisStrategy("token"), AxisStrategy("out")), mesh, False) == 32 + 16
 
 
 def test_layers_without_operators_are_whole_and_named() -> None:

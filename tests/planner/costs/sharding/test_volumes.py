@@ -162,6 +162,15 @@ def test_redistributions_leave_each_device_its_part() -> None:
     assert own.path((0, WHOLE), (PARTIAL, WHOLE)) is None
 
 
+def test_axes_that_split_one_dimension_divide_its_parts_together() -> None:
+    """Six parts go to two devices along either axis, and not to four along both."""
+    own = Redistributions((2, 2), (6, 8), lambda axis, source, target, others: 1, 0)
+    assert own.fits((0, 1))
+    assert own.fits((1, 1))
+    assert not own.fits((0, 0))
+    assert own.cost((0, WHOLE), (0, 0)) is None
+
+
 def test_steps_move_what_devices_have() -> None:
     """Of random redistributions, the elements that each device lacks are at most what the cheapest path receives."""
     draw, sizes, length = random.Random(5), (2, 3, 2), 12
