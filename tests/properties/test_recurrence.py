@@ -1,6 +1,7 @@
 """The recurrence of alternating schedules against the simulator, on random pipelines."""
 
 from dataclasses import replace
+from math import lcm
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,18 @@ def check(seed: int, most_micro_batches: int = 200) -> None:
 def test_the_recurrence_equals_the_simulator(seed: int) -> None:
     """Step times are equal, with shared resources or without, coupled or not; leaps over periods change nothing."""
     check(seed)
+
+
+def test_fewer_micro_batches_than_all_pairs_of_replicas_take_to_repeat() -> None:
+    """Then some pairs never meet, and no tick repeats an earlier one."""
+    few = 0
+    for seed in range(20_000, 20_800):
+        case = random_alternating(seed, 40)
+        if lcm(*case.pipeline.replicas) > case.micro_batches:
+            few += 1
+            value = makespan(case.schedule, case.pipeline)
+            assert step_time(case.pipeline, case.micro_batches, case.in_flight) == value, seed
+    assert few > 30
 
 
 def on_replicas(first: int, second: int, *latencies: int) -> Pipeline:

@@ -51,7 +51,7 @@ class Recurrence:
     counts : list of int
         k_s: micro-batches in flight on a replica of each stage, at most those that it has.
     period : int
-        Number of micro-batches after which all pairs of replicas repeat.
+        Number of ticks after which all pairs of replicas repeat; that of all ticks if there are too few.
     offsets : list of int
         e_s: ticks between a micro-batch's forward and its backward.
     homes : list of range
@@ -73,7 +73,8 @@ class Recurrence:
         self.counts = [min(k, share) for k, share in zip(in_flight, shares, strict=True)]
         self.offsets = _offsets(pipeline.replicas, micro_batches, self.counts, shares)
         self._rising = self.offsets[::-1]
-        self.period = lcm(*pipeline.replicas)
+        repeats = lcm(*pipeline.replicas)
+        self.period = repeats if repeats <= micro_batches else 2 * micro_batches  # all ticks: some pairs are left out
         self.homes = [range(a, b) for a, b in pairwise(accumulate(pipeline.replicas, initial=0))]
         rows = [row[:micro_batches] for row in (*pipeline.transfers, *pipeline.returns)]
         first = list(accumulate(map(len, rows), initial=0))
