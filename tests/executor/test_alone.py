@@ -15,6 +15,7 @@ from pipeplan.frontend.batch import call
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.source import draw
+from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.verify import verify
@@ -125,3 +126,10 @@ def test_rounding_inside_is_measured() -> None:
     found = verify(planned(models.tiny_rounding), models.tiny_rounding, SEED)
     assert found.holds and found.spread is not None
     assert found.spread < found.tolerance < 1e-3
+
+
+def test_gradients_that_are_no_numbers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the loss is right: they are not smaller than the tolerance, as no comparison with them is true."""
+    monkeypatch.setattr(StageWork, "_first_gradient", lambda work, n: torch.full_like(work.losses[n], torch.nan))
+    found = verify(planned(models.tiny_mlp), models.tiny_mlp, SEED)
+    assert not found.holds

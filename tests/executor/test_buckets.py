@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +11,13 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.stages import stage_of
 from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Bucket
+from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.optimise import StageOptimizer
+from pipeplan_executor.optim.stage_optimizers import _buckets
 from pipeplan_executor.zoo.decoder import Block
 
 WIDTH = 8
@@ -163,3 +167,17 @@ def test_gradients_that_come_too_late_are_refused(monkeypatch: pytest.MonkeyPatc
     watched = Watched({"a": nn.Linear(WIDTH, WIDTH).double(), "b": Again().double()}, [1, 1], monkeypatch, False, ())
     with pytest.raises(PlanError, match="use_reentrant=False"):
         watched.run(watched.buckets)
+
+
+@pytest.mark.parametrize(
+    ("backwards", "last"), [("0B0 0B1 0B2", 2), ("0B2 0B0 0B1", 1), ("0I2 0I0 0I1 0W1 0W2 0W0", 0)]
+)
+def test_buckets_leave_in_the_last_backward_of_the_list(backwards: str, last: int) -> None:
+    """Whatever its micro-batch: what later backwards add would miss the sums."""
+    _, module = stage_of(chain(), (torch.randn(2, 4, WIDTH, dtype=torch.float64, requires_grad=True),))
+    optimizer = StageOptimizer(module, partial(build_optimizer, "sgd", rate=0.1))
+    priced = SimpleNamespace(buckets=(Bucket(2, 0, 1), Bucket(3, 0, 1)))
+    schedule = Schedule.from_text("by hand", [f"0F0 0F1 0F2 {backwards} 0R 0U"])
+    plan = SimpleNamespace(pipeline=SimpleNamespace(stages=[priced]), schedule=schedule, zero=0)
+    found = _buckets(plan, 0, 0, module, optimizer)  # type: ignore[arg-type]
+    assert found is not None and found.last == last

@@ -117,12 +117,12 @@ def test_parts_of_groups_are_joined_group_by_group(groups: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("places", list(combinations(range(2), range(2))))
 def test_sums_that_were_not_used_count_on_one_process_of_an_axis(places: tuple[int, int]) -> None:
-    """Along an axis without parts all processes keep them."""
-    one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    own = gradients.MeshGradients(SimpleNamespace(places=places), {one: (0,)})  # type: ignore[arg-type]
-    sums = [(each, torch.ones(2)) for each in (one, other)]
+    """Along an axis without parts all processes keep them; along two axes with parts one of all processes does."""
+    one, both, other = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    own = gradients.MeshGradients(SimpleNamespace(places=places), {one: (0,), both: (0, 1)})  # type: ignore[arg-type]
+    sums = [(each, torch.ones(2)) for each in (one, both, other)]
     own.keep_once(sums)
-    assert [float(each.sum()) for _, each in sums] == [2.0 * (places[0] == 0), 2.0]
+    assert [float(each.sum()) for _, each in sums] == [2.0 * (places[0] == 0), 2.0 * (places == (0, 0)), 2.0]
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])

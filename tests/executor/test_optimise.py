@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeplan.frontend.profile.allocator import OWN_BLOCK
 from pipeplan_executor.optim import optimise
 from pipeplan_executor.optim.flat import Flat, Piece
 from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, restrict_to_pieces
+from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.optim.updates import Updates, state_excess, total_norm
 
 CHOICES = {
@@ -236,3 +238,11 @@ def test_copies_of_weights_count_once_among_all_stages(
     assert own.counts == (copy == 0)
     own.begin()
     assert float(own.gradients.sum()) == 64 * (copy == 0)
+
+
+@pytest.mark.parametrize("axes", [(), (0,), (1,), (0, 1)])
+def test_each_part_of_a_parameter_counts_once_in_the_norm(axes: tuple[int, ...]) -> None:
+    """Of the processes of a mesh that have the same part, along axes that do not split it, the first one counts it."""
+    sizes = (2, 3)
+    counting = [place for place in product(*map(range, sizes)) if ShardedNames(places=place).counts(set(axes))]
+    assert [tuple(place[k] for k in axes) for place in counting] == [*product(*(range(sizes[k]) for k in axes))]

@@ -120,6 +120,14 @@ def test_two_lanes_must_run_on_one() -> None:
         validate_schedule(replace(schedule, two_lanes=True), 2, 2)
 
 
+def test_copies_of_weights_are_summed_in_one_order() -> None:
+    """Devices that begin the sums of two groups of tied stages in opposite orders wait for each other for ever."""
+    schedule = lists("0F0 1F0 1B0 0B0 0R 1R", "2F0 3F0 3B0 2B0 3R 2R")
+    validate_schedule(schedule, 4, 1, tied=((0, 3), (1, 2)))
+    with pytest.raises(PlanError, match="device 0 waits at 0R for 2R on device 1"):
+        validate_schedule(schedule, 4, 1, tied=((0, 2), (1, 3)))
+
+
 def test_an_update_waits_for_every_backward_and_the_reduction() -> None:
     """An update ahead of a backward or of its reduction never runs."""
     assert violations(validate_schedule, lists("0F0 0U 0B0"), 1, 1) == [

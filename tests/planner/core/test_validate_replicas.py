@@ -143,6 +143,10 @@ def place(plan: Plan, *placement: tuple[int, ...]) -> Plan:
             "stage 0 counts 4.00 MiB; with 2 micro-batches in flight it needs 5.00 MiB",
         ),
         (
+            lambda p: replace(p, schedule=replace(p.schedule, two_lanes=True)),  # both lanes have a workspace
+            "stage 0 counts 4.00 MiB; with 2 micro-batches in flight it needs 5.00 MiB",
+        ),
+        (
             lambda p: replace(p, pipeline=replace(p.pipeline, limits=(2**40, MIB, 2**40, 2**40, 2**40, 2**40))),
             "device 1 holds 4.00 MiB of 1.00 MiB",
         ),
