@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeplan_formulations.common import pareto
 from pipeplan_formulations.common.pareto import minimal, spread, undominated
 
 labels = st.lists(st.tuples(*(st.integers(0, 4) for _ in range(4))), min_size=1, max_size=25)
@@ -25,6 +26,18 @@ def test_what_is_kept_is_what_no_other_matches(rows, has_third):
     assert not any(matches(i, j) for i in kept for j in kept if i != j)
     assert all(any(matches(i, j) for i in kept) for j in range(len(rows)))
     assert (np.diff(groups[kept]) >= 0).all()
+
+
+def test_many_labels_are_sieved_within_their_groups(monkeypatch):
+    """Where one number spans far more than the other, what is kept is that of each group by itself."""
+    monkeypatch.setattr(pareto, "BLOCK", 1)
+    random = np.random.default_rng(0)
+    groups, spans = random.integers(0, 4, 60), [(1000, 3), (3, 1000)]
+    for first, second in ((random.integers(0, a, 60), random.integers(0, b, 60)) for a, b in spans):
+        kept = [tuple(row) for row in np.stack([groups, first, second])[:, undominated(groups, first, second)].T]
+        rows = set(zip(groups.tolist(), first.tolist(), second.tolist(), strict=True))
+        beaten = {p for p in rows for q in rows if q != p and q[0] == p[0] and q[1] <= p[1] and q[2] <= p[2]}
+        assert kept == sorted(rows - beaten)
 
 
 def test_spread_keeps_the_first_and_few_of_each_group():

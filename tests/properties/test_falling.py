@@ -1,6 +1,7 @@
 """Non-increasing in-flight counts along the pipeline, and the dynamic programme over them."""
 
 from dataclasses import replace
+from itertools import product
 from random import Random
 from unittest.mock import patch
 
@@ -74,6 +75,17 @@ def test_parts_of_a_box_hold_all_non_increasing_counts(replicas: list[int], micr
     assert sorted(counts for box in boxes for counts in box.counts()) == every
     assert all(box.low in box and box.high in box for box in boxes)
     assert all(counts in box for box in boxes for counts in box.counts())
+
+
+def test_no_split_of_a_box_loses_counts_of_unlike_replicas() -> None:
+    """Stages that hold as many as SNO oblige none before them, though SNO's are rounded up."""
+    for replicas in product((1, 3), (1, 2, 3), (1, 2)):
+        whole = InFlightBox.of(replicas, 8)
+        every = sorted(whole.counts())
+        for stage, (low, high) in enumerate(zip(whole.low, whole.high, strict=True)):
+            if low < high:
+                parts = whole.split(stage, (low + high) // 2)
+                assert sorted(counts for box in parts for counts in box.counts()) == every, (replicas, stage)
 
 
 @given(st.integers(1, 8), st.integers(1, 20), st.data())

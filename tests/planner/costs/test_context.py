@@ -18,7 +18,7 @@ from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.layer_ways import LayerWays
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.ring import messages, ring_time
+from pipeplan.costs.sharding.ring import messages, ring_passes, ring_time
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.strategies import strategies
@@ -65,6 +65,18 @@ def test_a_ring_hides_what_it_sends() -> None:
     assert ring_time(300, even, (70, 140, 70, 70)) == 100 + 140 + 100 + 70
     assert ring_time(500, causal, (150, 150)) == 150 + 200 + 200
     assert ring_time(300, even, ()) == 300
+    passes, link = (300, 600, 300), Link(10**9)
+    assert ring_passes(passes, even, 70, link, True) == [300, 3 * 200 + 70, 100 + 140 + 100 + 70]
+    assert ring_passes(passes, even, 70, link, False) == list(passes)
+
+
+def test_a_backward_without_weight_gradients_has_one_overhead() -> None:
+    """Of 1000 ns on a kind with 100 ns of it a quarter of the tokens takes 100 + 900 / 4; of two halves, 200 + 200."""
+    kind, operator = DeviceKind("unit", overhead=100), replace(ATTENTION, input_gradient_flops=3200)
+    for inputs, weights, expected in ((1000, 0, 325), (600, 400, 400)):
+        cost = replace(COST, backward=1000, input_gradient=inputs, weight_gradient=weights)
+        own = Rooflines(OperatorGraph((operator,), {INPUT: 60}), cost, 0, kind, None, 1)
+        assert own.constant("backward") + own.passes(operator, {TOKEN: 4})[1] == expected
 
 
 def test_slow_links_are_hidden_by_a_ring() -> None:

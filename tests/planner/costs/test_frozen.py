@@ -94,6 +94,17 @@ def test_layers_above_all_that_is_trained_gather_once() -> None:
     assert workspaces == [2 * 96, 2 * 8 + 96]
 
 
+def test_shared_frozen_weights_are_gathered_again_for_any_layer_with_a_backward() -> None:
+    """The first layer has no backward, the last one that reads its 96 bytes has: both passes gather them."""
+    model = replace(
+        model_of([10] * 3, [0, 20, 20], parameters=[0, 8, 0]),
+        layers=(Layer("l0", 0, frozen=96), Layer("l1", 8, ("l0",)), Layer("l2", 0, ("l1",))),
+        ties=(Tie(("l0", "l2"), frozen=96),),
+    )
+    forward, backward = sharded(model)[1]
+    assert (forward, backward) == (30 + 48 + 4, 40 + 48 + 4 + 4)
+
+
 def test_units_of_shared_frozen_weights_reach_from_their_first_layer_to_their_last() -> None:
     """What is gathered stays between them, and is there twice where it arrives."""
     trained, gathered = Units.of(np.array([0, 2, 0]), ()), Units.of(np.array([8, 2, 0]), ((0, 2),))

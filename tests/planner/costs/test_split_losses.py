@@ -18,7 +18,7 @@ from pipeplan.core.operators import INPUT, SAMPLE, CrossEntropy, Operator, Opera
 from pipeplan.core.plan import Plan
 from pipeplan.core.strategies import UNSPLIT, AxisStrategy
 from pipeplan.core.wording import team_suffix
-from pipeplan.costs.sharding.batches import with_samples
+from pipeplan.costs.sharding.batches import of_batch, with_samples
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.prices import class_axes, strategy_costs
 from pipeplan.costs.sharding.question import team_questions
@@ -72,10 +72,10 @@ def test_devices_exchange_numbers_of_their_own_rows() -> None:
     """Of four samples of ten rows, of which an axis of two has two each, 2 numbers a row take 2 (2 + 20) ns."""
     graph = with_samples(head(), True)
     own = Rooflines(graph, COST, graph.parameters, DeviceKind("unit"), None, 4)
-    (loss,) = (each for each in graph.operators if each.name == graph.loss_name)
     mesh = Mesh((2, 2), (Link(10**9, ROUND),) * 2)
 
-    def exchanged(first: AxisStrategy) -> int:
+    def exchanged(first: AxisStrategy, own: Rooflines = own) -> int:
+        (loss,) = (each for each in own.graph.operators if each.name == own.graph.loss_name)
         cost = [
             strategy_costs(own, loss, (first, entry), mesh)[0]
             for entry in (AxisStrategy("class"), AxisStrategy(UNSPLIT))
@@ -84,6 +84,10 @@ def test_devices_exchange_numbers_of_their_own_rows() -> None:
 
     assert exchanged(AxisStrategy(UNSPLIT)) == 2 * (2 * ROUND + 40)
     assert exchanged(AxisStrategy(SAMPLE)) == 2 * (2 * ROUND + 20)
+    # a batch of four as one sample has as many rows
+    every = of_batch(head(), 4)
+    batch = Rooflines(every, COST, every.parameters, DeviceKind("unit"), None, 1)
+    assert exchanged(AxisStrategy(UNSPLIT), batch) == exchanged(AxisStrategy(UNSPLIT))
 
 
 def test_members_with_a_part_of_the_loss_have_their_part_of_its_output_rounded_up() -> None:

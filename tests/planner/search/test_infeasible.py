@@ -54,6 +54,13 @@ def test_activations_count_where_all_micro_batches_are_held() -> None:
     assert not short(207)
     assert not short(207, schedules=("gpipe", "1f1b-sno"))
     assert not short(207, schedules=("gpipe", "any"))
+    # at a size of 2 that holds more than two of 1 do, the other size decides
+    small = model_of([1, 1, 1], saved=[10] * 3, output=[2] * 3, parameters=[100] * 3, sizes=(1, 2))
+    costs = small.profiles[1].costs
+    fat = tuple(replace(cost, saved=3 * cost.saved, output=3 * cost.output) for cost in costs)
+    model = replace(small, profiles=(small.profiles[0], replace(small.profiles[1], costs=fat)))
+    assert not short(208, schedules=("gpipe",))
+    assert short(207, schedules=("gpipe",))
     with pytest.raises(InfeasibleError, match="Under gpipe all micro-batches of a step are in flight at once"):
         solve(model, equal_devices(3, memory=207), job=Job(4, schedules=("gpipe",)), time_limit=1)
 

@@ -10,7 +10,7 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.strategies import WHOLE, AxisStrategy, Copy, LayerStrategies, Signature
 from pipeplan.costs.sharding.coordinates import COORDINATES, combined, in_order
-from pipeplan.costs.sharding.device_costs import _copies_at
+from pipeplan.costs.sharding.device_costs import _copies_at, device_cost
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -122,6 +122,11 @@ def test_attention_gathers_its_operands_again() -> None:
         (each.kind, each.when) for each in mesh_exchanges(replace(problem, only=own), own) if each.tensor == "query"
     ]
     assert sent == [(Exchange.GATHER, "forward"), (Exchange.GATHER, "backward")]
+    # a copy of one of them for attention alone takes the room of what it gathers itself
+    parts = problem.tensors["query"].size, problem.tensors["key"].size, problem.tensors["value"].size
+    for copies in ({}, {"query": Copy((WHOLE,), ("attention",))}):
+        cost = device_cost(problem, replace(own, copies=copies), (0,) * len(COORDINATES))
+        assert cost.workspace == sum(parts)
     costs = replace(problem, only=own).sharding
     of = dict(zip(COORDINATES, costs.evaluate((0,) * len(costs.costs)) or (), strict=True))
     assert of["input_gradient"] == 32 * 3 + (of["backward"] - of["weight_gradient"] - 96)
