@@ -11,6 +11,7 @@ from helpers import exhaustive_orders
 from helpers.happening import happens
 from helpers.lines import line
 from helpers.pipeline_schedules import random_schedule
+from helpers.quick import rarely
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Stop
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, feasible
@@ -200,9 +201,10 @@ def test_a_thousand_micro_batches():
     assert evaluate(problem, report.solution) == report.objective
 
 
-def test_sixty_four_devices():
-    """With memory for 64 micro-batches a step of 256 over 64 equal stages is found within half a per cent."""
-    problem = line(64, 256, 64)
+@pytest.mark.parametrize("devices", [24, rarely(64)])
+def test_many_devices(devices):
+    """With memory for as many micro-batches a step over many equal stages is found within half a per cent."""
+    problem = line(devices, 4 * devices, devices)
     report = solve(problem, Limits(time=120.0, gap=0.005))
     assert report.gap is not None and report.gap <= 0.005
     assert evaluate(problem, report.solution) == report.objective

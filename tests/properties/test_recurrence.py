@@ -39,13 +39,13 @@ def test_the_recurrence_equals_the_simulator(seed: int) -> None:
 def test_fewer_micro_batches_than_all_pairs_of_replicas_take_to_repeat() -> None:
     """Then some pairs never meet, and no tick repeats an earlier one."""
     few = 0
-    for seed in range(20_000, 20_800):
+    for seed in range(20_000, 20_400):
         case = random_alternating(seed, 40)
         if lcm(*case.pipeline.replicas) > case.micro_batches:
             few += 1
             value = makespan(case.schedule, case.pipeline)
             assert step_time(case.pipeline, case.micro_batches, case.in_flight) == value, seed
-    assert few > 30
+    assert few > 15
 
 
 def on_replicas(first: int, second: int, *latencies: int) -> Pipeline:
