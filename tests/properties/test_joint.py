@@ -114,6 +114,20 @@ def test_what_relaxes_a_box_bounds_its_choices(seed: int) -> None:
         assert max(lower_bound(instance), optimum, master.bound) <= value
 
 
+@pytest.mark.parametrize("first", [0, 20, 40])
+def test_each_number_of_a_relaxed_box_is_the_least_of_its_choices(first: int) -> None:
+    """Times are no longer, and rooms no smaller, than in any choice, however much that recomputes."""
+    for seed in range(first, first + 20):
+        problem = random_joint(seed)
+        box = random_box(problem, Random(seed))
+        least = None if box is None else relaxed(problem, box)
+        for one in () if least is None else every_choice(problem, box):
+            for name in ("forward", "backward", "ending", "lag", "lag_back"):
+                rows = zip(getattr(least, name), getattr(one, name), strict=True)
+                assert all(low <= time for low, time in rows), (seed, name)
+            assert all(room >= own for room, own in zip(least.limit, one.limit, strict=True)), seed
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_taking_a_box_out_leaves_disjoint_boxes(seed: int) -> None:
