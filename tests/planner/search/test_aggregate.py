@@ -98,6 +98,25 @@ def test_no_layout_is_bounded_above_what_is_simulated(sends, overlap, name):
         assert problem.evaluate(places) <= simulated, (edges, counts)
 
 
+@pytest.mark.parametrize("replicas", [(2,), (4,), (1, 2), (2, 1)])
+def test_forwards_hide_gathers_of_wide_stages_in_bounds_too(replicas):
+    """Where a layout has stages of one device, which gather nothing, those of several still gather beside forwards."""
+    model, cluster = model_of([30] * 4, parameters=[100] * 4), equal_devices(4, link=Link(10**9, 1))
+    own = Space(model, cluster, Job(batch=8, micro_batches=(8,), zero=(1,)))
+    (layout,) = layouts.layouts(own, 8)
+    edges = (0, 2, 4) if len(replicas) > 1 else (0, 4)
+    groups, first = [], 0
+    for count in replicas:
+        groups.append(cluster.devices[first : first + count])
+        first += count
+    counts = FAMILIES["1f1b-sno"].in_flight(replicas, 8)
+    pipeline = assemble(price(model, cluster, groups, 1, own.job), cluster, edges)
+    simulated = makespan(FAMILIES["1f1b-sno"].write(replicas, 8), pipeline)
+    rows = zip(edges, edges[1:], replicas, counts, strict=False)
+    places = tuple(Place(a, b, 0, width, k) for a, b, width, k in rows)
+    assert allocation_problem(own, 1, layout, alternating=True).evaluate(places) <= simulated
+
+
 def test_a_faster_network_counts_for_replicas_of_a_node_too():
     """Where stages differ in width, a pair of replicas may lie in two nodes though others share one."""
     node = Node(("unit",) * 4, Link(10**9))
