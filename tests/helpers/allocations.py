@@ -127,6 +127,12 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
     return max(*map(max, sides), *drains(problem, stages, sides[1][0]), own_endings(problem, stages))
 
 
+def ending(problem: ChainAllocation, place: Place) -> int:
+    """E of a stage."""
+    w = problem.widths.index(place.width)
+    return reduction(problem, place) + sum(int(problem.update[place.kind, w, i]) for i in range(place.start, place.end))
+
+
 def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
     """Backward times B of each stage, all of which fit."""
     own = [sum(int(problem.backward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
@@ -207,9 +213,9 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
         links = [ceil(many / x) * max(a, b) // samples for a, b, x in zip(send, back, period, strict=True)]
         return loads, loads if waits else links
 
-    first = stages[0]
-    w = p.widths.index(first.width)
-    end = reduction(p, first) + sum(int(p.update[first.kind, w, i]) for i in range(first.end))
+    end = ending(p, stages[0])
+    if p.objective == "step" and p.joint.any():  # the last stage's sums wait for the first stage
+        end = max(end, ending(p, stages[-1]))
     moved = 0 if p.overlap == "stream" else 1
     heads: list[int] = []
     way, trip, service = (in_role(p, stages, role) for role in ("ahead", "trip", "service"))
@@ -239,7 +245,8 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
 def reduction(problem: ChainAllocation, place: Place) -> int:
     """R of a stage: its sums, and the gathers of the first stage, or in a long run of every stage."""
     counts = place.start == 0 or problem.objective == "period"
-    return sums(problem, place) + (gathers(problem, place) if counts else 0)
+    joint = int(problem.joint[place.kind, problem.widths.index(place.width)]) * (place.end == problem.forward.shape[1])
+    return sums(problem, place) + joint + (gathers(problem, place) if counts else 0)
 
 
 def sums(problem: ChainAllocation, place: Place) -> int:
@@ -355,6 +362,8 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         base = rng.integers(0, top + 1, (kinds, len(widths)))
         hides = rng.integers(0, problem.forward + 1) * rng.integers(0, 2)
         problem = replace(problem, gather=gather, gather_base=base, gather_hides=hides)
+    if n > 1 and draw(st.sampled_from([True, False, False])):  # several stages: the first and the last one sum together
+        problem = replace(problem, joint=rng.integers(0, 2 * top + 1, (kinds, len(widths))))
     if problem.objective == "bottleneck" and draw(st.booleans()):
         problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
     problem = with_roles(with_rebuilt(problem))

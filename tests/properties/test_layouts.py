@@ -7,6 +7,7 @@ from random import Random
 from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
+from pipeplan.core.model import Tie
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.layouts import Layout, layouts
@@ -71,6 +72,14 @@ def drawn_space(draw: Random) -> Space:
     return Space(model, cluster, job)
 
 
+def with_tied_ends(space: Space, draw: Random) -> Space:
+    """The space of several stages, the first and last of which share weights."""
+    most = min(space.model.parameters_on(kind)[0] for kind in KINDS)
+    ties = (Tie(("l0", f"l{LAYERS - 1}"), draw.randint(1, most)),) if most else ()
+    model = replace(space.model, ties=ties)
+    return Space(model, space.cluster, replace(space.job, depths=(2, 3), zero=(draw.randint(0, 1),)))
+
+
 def every_row(layout: Layout, last: Modes = ()) -> Iterator[Modes]:
     """The modes of up to three stages that the layout has units for."""
     for mode in layout.before(last):
@@ -82,7 +91,7 @@ def every_row(layout: Layout, last: Modes = ()) -> Iterator[Modes]:
 def shares_of(space: Space, draw: Random) -> Iterator[float]:
     """For some plans of every layout the share of the step that its problem bounds."""
     for layout in layouts(space, 4):
-        rows = list(every_row(layout))
+        rows = [row for row in every_row(layout) if len(row) > 1 or not space.model.ties]
         for alternating in (True, False):
             problem = allocation_problem(space, 1, layout, alternating)
             for modes in draw.sample(rows, min(len(rows), ROWS)):
@@ -103,6 +112,7 @@ def test_no_layout_is_bounded_above_its_plans() -> None:
     shares = []
     for seed in range(50):
         draw = Random(seed)
-        shares += shares_of(drawn_space(draw), draw)
+        space, tied = drawn_space(draw), Random(f"tied {seed}")
+        shares += shares_of(with_tied_ends(space, tied) if tied.random() < 0.3 else space, draw)
     assert len(shares) > 500
-    assert sum(shares) > 0.8 * len(shares)
+    assert sum(shares) > 0.75 * len(shares)

@@ -23,7 +23,8 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
         value = objective(problem, stages)
         if value is None or value > target or not meets_constraints(problem, stages):
             continue
-        head, states = problem.finish(stages[0]), []
+        together = problem.ends_together
+        head, states = max(problem.finish(place) for place in (stages[0], *stages[-1:] * together)), []
         hops = [*problem.hops(stages), (0, 0, 0)]
         forward, backward = in_role(problem, stages, "ahead")
         for s, place in enumerate(stages):

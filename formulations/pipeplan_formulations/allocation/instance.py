@@ -68,6 +68,10 @@ Each stage's gradients are reduced, and its weights updated, after its own last 
      T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
      G_{s+1} = G_s + F + l + f                              without f if tensors are sent as they are made (stream)
 
+Where the first and the last stage sum gradients of the same weights, all their sums begin when both have ended their
+last backwards. R of the last stage then has the time J of that sum (``joint``), and T of a step is bounded by the last
+stage's E too: the larger of E_0 and E_{S−1} takes the place of E_0 above.
+
 The objective ``period`` is the time from step to step in a long run. There G_s is 0: a stage waits for those before
 it, but not anew in each step.
 
@@ -95,6 +99,7 @@ alternation                `terms.drain_delay`, `terms.micro_batches_behind`; bo
 two trips                  `terms.delays`, `tables.AllocationTables.behind` (W)
 two phases                 `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 own ending                 `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
+E_{S−1} in place of E_0    `tables.AllocationTables.ends_together`; least, within a target: `Pass.last_finish`
 reductions R               `tables.AllocationTables.reductions`
 bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
@@ -228,4 +233,5 @@ class ChainAllocation(AllocationTables):
                 ahead += ahead_step(self.overlap, way.forward, send, latency)
         if self.objective == "bottleneck":
             return least
-        return max(ended, max(least, trip + delay) + self.finish(stages[0]))
+        finish = max(self.finish(place) for place in (stages[0], *stages[-1:] * self.ends_together))
+        return max(ended, max(least, trip + delay) + finish)

@@ -5,6 +5,7 @@ the problem is one of the joined problem, and no worse there. Two tables need a 
 
 - ``hides`` is at most the backward, whose least may be below the largest ``hides``. Cut off there, what is exposed of
   gradient sums may rise, by no more than the backward falls; and wherever E_s counts, so does B_s.
+  Where the last stage's E stands for E_0, it counts with B of other stages: so there is no ``joint`` then.
 - ``gather_hides`` is at most the forward in the same way, but a one-stage delay has a term without F_0. So a joined
   kind gathers nothing. Nor does it sum gradients if the way ahead has times of its own: these may fall less than
   ``hides``.
@@ -31,7 +32,7 @@ LEAST = (
     "received",
 )
 MOST = ("hides", "limit", "able")
-GATHERS = ("gather", "gather_base", "gather_hides")
+GATHERS = ("gather", "gather_base", "gather_hides", "joint")
 SUMS = ("reduce", "reduce_base", "hides")
 HOPS = ("send", "send_back", "latency")
 
@@ -56,6 +57,7 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
     for name in (*GATHERS, *_sums(problem)):
         rows = getattr(problem, name)[firsts]
         tables[name] = np.where(alone.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
+    tables["joint"] *= alone.all()
     for name in HOPS:
         behind = np.stack([getattr(problem, name)[:, list(own)].min(axis=1) for own in groups], axis=1)
         tables[name] = np.stack([behind[list(own)].min(axis=0) for own in groups])

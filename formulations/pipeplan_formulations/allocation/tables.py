@@ -68,6 +68,9 @@ class AllocationTables(PassTables):
         True if every replica runs all its forwards before its first backward, as in GPipe.
     cuts : array of bool
         Cuts that are allowed; by default all.
+    joint : array of int
+        Time in which a last stage of each kind and width sums, behind all its own sums, gradients of weights that the
+        first stage has too: all sums of the two begin when the last backward of both has ended.
     first, last : tuple of (kind, width)
         Forced modes of the first and of the last stages, in the order of the stages. An allocation has at least that
         number of stages.
@@ -86,7 +89,7 @@ class AllocationTables(PassTables):
         "received": ("Cc", "c"),
         "cuts": ("c",),
         "able": ("CW",),
-        **dict.fromkeys(("reduce_base", "gather_base"), ("CW",)),
+        **dict.fromkeys(("reduce_base", "gather_base", "joint"), ("CW",)),
         "latency": ("CC2",),
     }
 
@@ -98,6 +101,7 @@ class AllocationTables(PassTables):
     send_back: Array = LEFT_OUT
     cuts: Flags = LEFT_OUT
     able: Flags = LEFT_OUT
+    joint: Array = LEFT_OUT
     micro_batches: int
     widths: tuple[int, ...] = (1,)
     unit: int = 1
@@ -162,6 +166,11 @@ class AllocationTables(PassTables):
     def chooses(self) -> bool:
         """True if k is a choice."""
         return self.in_flight_rule == "non_increasing"
+
+    @cached_property
+    def ends_together(self) -> bool:
+        """True if the last stage's sums wait for the last backward of the first stage."""
+        return self.objective == "step" and bool(self.joint.any())
 
     @cached_property
     def every_mode(self) -> list[tuple[int, int]]:
@@ -308,7 +317,8 @@ class AllocationTables(PassTables):
 
     def reductions(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
         """R of stages on layers start … end − 1; ``w`` is the index of the width. Shapes broadcast."""
-        return self.collectives((kind, w), starts, ends)
+        found: Array = self.collectives((kind, w), starts, ends) + np.where(ends == self.layers, self.joint[kind, w], 0)
+        return found
 
     def endings(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
         """E of stages, their gradient reduction and update; see `reductions`."""
@@ -329,7 +339,7 @@ class AllocationTables(PassTables):
         """An upper bound on the objective of every allocation, and on every intermediate sum."""
         work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
         ends = int((self.update + self.reduce + self.gather).max(axis=(0, 1)).sum(dtype=object))
-        ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base))
+        ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base, self.joint))
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
         latency = 2 * self.layers * int(self.latency.max())
         return (2 * self.micro_batches + 2) * (work + sends) + latency + ends

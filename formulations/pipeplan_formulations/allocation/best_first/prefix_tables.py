@@ -75,7 +75,7 @@ def _advance(
         send, into = problem.send[c, behind, leaves, end - 1], pass_.into[c, grid.leaves[c][usage], start]
     add = added(problem, pass_.spans, pass_.settings, (c, w), start, end, pass_.in_flight(w, level), send, into)
     # Head before the stage with E_0, and behind it; kept if its term, and the head with V, stay within the target.
-    head = found[c, usage, start] + np.where(start == 0, problem.endings(c, w, 0, end), 0)
+    head = found[c, usage, start] + pass_.first_finish((c, w), start, end)
     moved = head + add.work + hop[leaves, end]
     kept = add.open & (head + add.term <= pass_.target) & (moved + ahead <= pass_.target)
     kept &= pass_.in_time((c, w), start, end, add.term, into)

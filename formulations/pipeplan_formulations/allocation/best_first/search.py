@@ -1,10 +1,10 @@
 """Best-first search over prefixes of allocations, bounded by the suffix tables of the dynamic programme.
 
 The label of a prefix is all that its completions depend on: the head H, its part R of a round trip, the largest way
-back and own ending so far (*top*) and the largest e so far, the first three with E_0, and G of the own ending. For
-alternation and two phases it
-also has the largest forward and backward so far, and if k is a choice, the excess that later stages may have. With V
-and A the suffix tables' values behind the prefix, no completion is better than
+back and own ending so far (*top*) and the largest e so far, the first three with E_0, and G of the own ending. Where
+the last stage's sums wait for the first stage it also has E_0 and the largest way back alone. For alternation and two
+phases it also has the largest forward and backward so far, and if k is a choice, the excess that later stages may have.
+With V and A the suffix tables' values behind the prefix, no completion is better than
 
     max( top,  H + V,  R + A + e ).
 
@@ -39,6 +39,8 @@ class _Prefix:
     head: int
     trip: int
     top: int
+    way: int
+    finish: int
     ahead: int
     delay: int
     largest_forward: int
@@ -62,11 +64,11 @@ def best_first(
     """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes."""
     # Entries are (bound, −start, order of creation, prefix).
     heap: list[tuple[int, int, int, _Prefix]] = []
-    order, seen = count(), _Seen(len(problem.first), problem.trip_apart)
+    order, seen = count(), _Seen(len(problem.first), problem)
     nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
     for opened in count():
@@ -98,7 +100,11 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     choice = transitions(problem, base.grid, base.spans, *key)
     # Label of the prefix with each transition appended; E_0 is added with the first stage.
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
-    top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
+    way = np.maximum(prefix.way + finish, prefix.head + finish + choice.own)
+    late = np.zeros_like(finish)
+    if problem.ends_together and prefix.position:  # the last stage's E counts where it exceeds E_0
+        late = np.maximum(choice.finish - prefix.finish, 0) * (choice.usage == 0)
+    top = np.maximum(prefix.top + finish, way + late)
     if problem.objective != "bottleneck":
         top = np.maximum(top, prefix.ahead + choice.ended)
     head = prefix.head + finish + choice.advance
@@ -106,11 +112,11 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
     # V and A behind each, and the bound of its completions.
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
-    bound = np.maximum(np.maximum(top, head + time), passed + trip + delay)
+    bound = np.maximum(np.maximum(top, head + time), passed + trip + delay + late)
     found = []
     for j in np.flatnonzero(bound < high):
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
-        child = _child(problem, prefix, choice, int(j), head, passed, top, delay, place)
+        child = _child(problem, prefix, choice, int(j), head, passed, top, way, delay, place)
         found.append((int(bound[j]), child))
     return found
 
@@ -123,6 +129,7 @@ def _child(
     head: Array,
     trip: Array,
     top: Array,
+    way: Array,
     delay: Array,
     place: Place,
 ) -> _Prefix:
@@ -135,6 +142,8 @@ def _child(
         int(head[j]),
         int(trip[j]),
         int(top[j]),
+        int(way[j]),
+        prefix.finish if prefix.position else int(choice.finish[j]),
         prefix.ahead + int(choice.ahead[j]),
         int(delay[j]),
         max(prefix.largest_forward, int(choice.work[j] - choice.backward[j])),
@@ -146,10 +155,10 @@ def _child(
 
 
 class _Seen:
-    """Labels (head, R, top, G, e, largest F and B, −allowed) of opened prefixes, by start, kind and usage."""
+    """Labels of opened prefixes by start, kind and usage: head, R, way, −E_0, top, G, e, largest F and B, −allowed."""
 
-    def __init__(self, forced: int, trip_apart: bool) -> None:
-        self._trip_apart = trip_apart
+    def __init__(self, forced: int, problem: ChainAllocation) -> None:
+        self._problem = problem
         self._forced = forced  # positions from here on are equivalent: no stage there is forced to be first
         self._labels: dict[tuple[int, int, int, int], Array] = {}
 
@@ -160,7 +169,8 @@ class _Seen:
             [
                 [
                     prefix.head,
-                    *((prefix.trip,) if self._trip_apart else ()),
+                    *((prefix.trip,) if self._problem.trip_apart else ()),
+                    *((prefix.way, -prefix.finish) if self._problem.ends_together else ()),
                     prefix.top,
                     prefix.ahead,
                     prefix.delay,

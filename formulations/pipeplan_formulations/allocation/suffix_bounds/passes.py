@@ -10,6 +10,7 @@ every usage and start (rows) and every end (columns) inside the `Reachable` boun
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +117,28 @@ class Pass:
     def room(self, c: int, rows: Rows) -> Array:
         """Time that the target leaves to a suffix that begins in each state on kind c; negative if none may begin."""
         return self._room[rows.start] if self._room.ndim == 1 else self._room[c, rows.usage, rows.start]
+
+    def first_finish(self, mode: tuple[int, int], starts: Array, ends: Array) -> Array:
+        """What follows the last backward of stages that begin at boundary 0, at least; 0 for all others."""
+        found: Array = np.maximum(self.problem.endings(*mode, 0, ends), self.last_finish) * (starts == 0)
+        return found
+
+    @cached_property
+    def last_finish(self) -> int:
+        """The least E of the last stage, where its sums wait for the first stage; otherwise 0."""
+        problem, n = self.problem, self.problem.layers
+        if not problem.ends_together:
+            return 0
+        least = self.target + 1
+        for c, w in [(c, problem.widths.index(width)) for c, width in problem.last[-1:]] or self.modes:
+            usage = int(self.grid.step(c, problem.widths[w]))
+            if usage < self.grid.size:
+                starts = np.arange(self.reachable.first[usage], min(self.reachable.last[usage], n - 1) + 1)
+                work = problem.prefix["forward"][c] + problem.prefix["backward"][c]
+                busy = problem.share(problem.widths[w]) * (work[n] - work[starts])
+                starts = starts[busy <= self.room(c, Rows(np.full_like(starts, usage), starts))]
+                least = int(problem.endings(c, w, starts, n).min(initial=least))
+        return least
 
     def in_time(
         self, mode: tuple[int, int], starts: Array, ends: Array, term: Array, into: Array | int

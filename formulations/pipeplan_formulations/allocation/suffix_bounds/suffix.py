@@ -260,7 +260,7 @@ class _Suffixes:
         if pass_.settings.quantity == "load":
             found = trip = np.maximum(add.term, value)
         else:
-            finish = np.where(start == 0, pass_.problem.endings(c, w, 0, end), 0)
+            finish = pass_.first_finish((c, w), start, end)
             found = np.maximum(add.term, add.work + value) + finish
             trip = add.trip + part.trip[behind, end] + finish
         # Keep stages that fit, below the ceiling and within the target.

@@ -42,6 +42,8 @@ NEARER = 5e-3
 """A target that was not decided in time is approached by halves, until it is this close to the bound."""
 CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
+CLOSE_IN_TREE = 2e-5
+"""The same in a tree, whose nodes below begin with this bound."""
 ESTIMATED, ESTIMATED_LATER = 2e-3, 1e-2
 """Relative accuracy of a layout's first bound and allocations: until there is a plan, and then."""
 MOST_ESTIMATED = REGIMES.first_plans_devices.most
@@ -192,7 +194,8 @@ class AggregateNode(Node):
         if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
             return self._estimate(search, problem, Clock(Limits(slice_)))
         target = self._target(search)
-        report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
+        accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
+        report = allocation.solve(problem, Limits(slice_, accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
             return Step.nothing()
         self.proved = report.bound

@@ -9,6 +9,8 @@ them, the second one's stage certainly has a copy:
     embedding  block.0  …  block.95  head        larger than any device, so head's stage has a copy of embedding's
     ╰───────────── static bytes ────────╯        matrix, and both stages sum its gradients
 
+The first and the last stage end together (docs/bounds/allocation.md), so what they sum counts by itself (``joint``).
+
 If no node has room for these layers and all between them, the two stages do not lie in one, and sum over the network.
 """
 
@@ -23,6 +25,7 @@ from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import rings_over_nodes, shared
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.space.device_groups import DeviceClass
+from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation
 
@@ -89,6 +92,7 @@ def _with_copy(
     prices, size = space.prices, tie.parameters
     shares = np.array([prices.kept.shares(width * problem.unit) for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
+    joint, at_ends = problem.joint.copy(), (first, second) == (0, problem.layers - 1)
     kept = prices.kept
     resident[:, :, second] += size + kept.gradients_of(size) - (-kept.state_of(size) // shares) + tie.frozen
     if not size:  # frozen weights are copied and not summed
@@ -105,9 +109,12 @@ def _with_copy(
             for other in (narrowest, of_second)
         )
         base = problem.reduce_base[:, w]  # a stage without a reduction pays none
-        reduce[:, w, second] += np.maximum(with_first - base, 0)
+        if at_ends and not isinstance(space, MixedSpace):
+            joint[:, w] += with_first
+        else:
+            reduce[:, w, second] += np.maximum(with_first - base, 0)
         reduce[:, w, first] = np.maximum(reduce[:, w, first], with_second - base)
-    return replace(problem, update=update, reduce=reduce, resident=resident)
+    return replace(problem, update=update, reduce=reduce, resident=resident, joint=joint)
 
 
 def _rings(space: Space, last: Sequence[int], over_nodes: bool) -> Callable[[int], list[Collective]]:
