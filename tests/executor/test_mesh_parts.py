@@ -107,6 +107,15 @@ def test_a_kept_part_gets_its_part_of_the_gradient(partial: bool, monkeypatch: p
         assert torch.allclose(found, expected[place])
 
 
+@pytest.mark.parametrize("once", [(), (0,), (1,), (0, 1)])
+def test_a_whole_gradient_beside_parts_of_a_sum_counts_once(once: tuple[int, ...]) -> None:
+    """Of the processes whose gradients are summed, along one axis or two, the first one adds it."""
+    use, gradient = whole.Use(once=once), torch.ones(2)
+    for place in combinations(range(2), range(2)):
+        added = use.back(gradient, SimpleNamespace(places=place))  # type: ignore[arg-type]
+        assert (added is gradient) == all(place[axis] == 0 for axis in once)
+
+
 @pytest.mark.parametrize("groups", [(), (2, 1, 1), (1, 3)])
 def test_parts_of_groups_are_joined_group_by_group(groups: tuple[int, ...]) -> None:
     """What is divided and joined is what it was, whatever the groups."""

@@ -74,6 +74,19 @@ def test_coupled_replicas_wait_for_those_of_other_lanes() -> None:
 
 
 @pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("occupancy", [3, 25])
+def test_tensors_that_keep_no_link_busy_arrive_as_late(occupancy: int, overlap: Overlap) -> None:
+    """Also those that take longer than the action that makes them; none waits for another."""
+    pipeline = line(2, 10, 10, occupancy=occupancy, latency=2, overlap=overlap)
+    onward, back = (
+        tuple(tuple(replace(way, resources=()) for way in row) for row in rows)
+        for rows in (pipeline.transfers, pipeline.returns)
+    )
+    pipeline, counts = replace(pipeline, transfers=onward, returns=back), (2, 1)
+    assert step_time(pipeline, 4, counts) == makespan(one_forward_one_backward((1, 1), 4, counts), pipeline)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
 @pytest.mark.parametrize("occupancy", [3, 12, 17, 25])
 def test_a_link_of_its_own_beside_shared_ones_takes_turns(occupancy: int, overlap: Overlap) -> None:
     """A link that is busy for longer than an action delays the next tensor, also where it leaves while it is made."""

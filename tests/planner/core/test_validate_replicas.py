@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_memory, validate_plan, validate_schedule
+from pipeplan.core.validate.plan import _divided
 
 TWO_AND_ONE = ((0, 1), (2,))
 GOOD = ("0F0 0F2 0B0 0B2 0R 0U", "0F1 0B1 0R 0U", "1F0 1B0 1F1 1B1 1F2 1B2 1U")
@@ -164,3 +166,12 @@ def test_a_spoilt_plan_with_replicas_is_refused(
     with pytest.raises(PlanError) as error:
         validate_plan(spoilt(plan), model, cluster)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "divided"), [("ab bc", "b"), ("b bc", "b"), ("ab c b", ""), ("ab cb", ""), ("ba bc", "")]
+)
+def test_parts_of_a_layer_lie_on_neighbouring_stages(layers: str, divided: str) -> None:
+    """They are the last layer of one and the first of the next."""
+    stages = [SimpleNamespace(layers=tuple(own), shares=(("b", 0.5),) * ("b" in own)) for own in layers.split()]
+    assert _divided(SimpleNamespace(stages=stages)) == set(divided)  # type: ignore[arg-type]
