@@ -114,6 +114,7 @@ def test_neither_profile_nor_estimate_is_an_error_that_teaches() -> None:
 def test_micro_batches_divide_the_batch_within_the_measured_range() -> None:
     """Between the smallest and the largest measured size every divisor counts."""
     assert available_micro_batches(_profiled(2, 12), [GPU], 24) == (2, 3, 4, 6, 8, 12)
+    assert available_micro_batches(_profiled(2, 12), [GPU], 36) == (2, 3, 4, 6, 9, 12)
 
 
 def test_micro_batches_must_suit_every_kind() -> None:
