@@ -161,4 +161,4 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("part", [0, rarely(1), rarely(2), rarely(3)])
 def test_ways_of_teams_cost_what_the_referee_counts(part: int) -> None:
     """Where teams lie, what their devices have of layers, which ways are searched, and which mixes there are."""
-    assert [*disputes(range(10 * part, 10 * part + 10))] == []
+    assert [*disputes(range(15 * part, 15 * part + 15))] == []
