@@ -14,6 +14,7 @@ from helpers.distributed import mesh_workers, models, vocabulary_workers
 from helpers.distributed.together import Job
 from helpers.plans import with_buckets
 from helpers.profile_of import profile_of
+from helpers.quick import thinned
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
 from pipeplan.costs.sharding.named import named_strategies
@@ -152,7 +153,8 @@ def on_one_axis() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]
     again = mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[1], 5, losses=(True,))
     last = again.plan.stages[-1]
     plan = replace(again.plan, stages=(replace(last, recompute=last.layers[-1:]),))
-    return {b.__name__: (case, b) for case, b in cases} | {"again": (again._replace(plan=plan), models.tiny_decoder)}
+    every = {b.__name__: (case, b) for case, b in cases} | {"again": (again._replace(plan=plan), models.tiny_decoder)}
+    return thinned(every, 2)
 
 
 @cache
@@ -165,7 +167,7 @@ def on_two_axes() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]
         for name, own in axes.items()
     }
     stages = mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[2], 3, losses=(True,)), models.tiny_decoder
-    return cases | {"two stages": stages}
+    return thinned(cases | {"two stages": stages})
 
 
 def _compare_losses(
