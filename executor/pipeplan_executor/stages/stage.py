@@ -133,7 +133,7 @@ class StageWork:
         """F: return the outputs for the next stage, contiguous and detached; none from the last stage."""
         kept = _InFlight(())
         opened = self._queue.opened(number in self._split)
-        with opened, autocast(self._precision, self._anchor.device), _strange_weights_explained():
+        with opened, autocast(self._precision, self._anchor.device), _explained(*_STRANGE):
             outputs = self._module(*self._with_first_node(kept, inputs), for_loss=self._loss is not None)
             if self._loss is not None:
                 assert targets is not None
@@ -163,7 +163,7 @@ class StageWork:
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
-            with self._leaving(number), _writes_explained():
+            with self._leaving(number), _explained(*_CHANGED):
                 run_backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
@@ -234,30 +234,27 @@ def _words(tensors: Tensors) -> str:
     return ", ".join(each)
 
 
-@contextmanager
-def _writes_explained() -> Iterator[None]:
-    """Context for a backward: torch's word for tensors that a later forward has changed becomes one about the plan."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "modified by an inplace operation" not in str(error):
-            raise
-        raise PlanError(
-            "a forward changes a tensor in place that the backward of an earlier micro-batch still needs (a buffer "
-            f"that follows weights and takes part in what is trained); plan one stage (--depths 1). torch says: {error}"
-        ) from error
+_CHANGED = (
+    ("modified by an inplace operation",),
+    "a forward changes a tensor in place that the backward of an earlier micro-batch still needs (a buffer that "
+    "follows weights and takes part in what is trained); plan one stage (--depths 1)",
+)
+"""Of backwards, where a later forward has changed a tensor."""
+_STRANGE = (
+    ("device meta", "cpu and meta", "meta and cpu"),
+    "a layer reads a weight that none of its own modules holds (of another layer, by a reference or a variable "
+    "outside it), and a stage has only those of its layers: register the module or the parameter in each layer that "
+    "reads it, as for tied weights",
+)
+"""Of forwards, where weights have no values."""
 
 
 @contextmanager
-def _strange_weights_explained() -> Iterator[None]:
-    """Context for a forward: torch's word for weights without values becomes one about the model."""
+def _explained(signs: Sequence[str], text: str) -> Iterator[None]:
+    """Context for a pass: torch's error with one of these signs becomes one about the plan or the model."""
     try:
         yield
     except RuntimeError as error:
-        if "device meta" not in str(error) and "cpu and meta" not in str(error) and "meta and cpu" not in str(error):
+        if not any(sign in str(error) for sign in signs):
             raise
-        raise PlanError(
-            "a layer reads a weight that none of its own modules holds (of another layer, by a reference or a variable "
-            "outside it), and a stage has only those of its layers: register the module or the parameter in each layer "
-            f"that reads it, as for tied weights. torch says: {error}"
-        ) from error
+        raise PlanError(f"{text}. torch says: {error}") from error

@@ -32,7 +32,8 @@ LEAST = (
     "received",
 )
 MOST = ("hides", "limit", "able")
-GATHERS = ("gather", "gather_base", "gather_hides", "joint")
+NOT_JOINED = ("gather", "gather_base", "gather_hides", "joint")
+"""Of kinds that are joined these are 0."""
 SUMS = ("reduce", "reduce_base", "hides")
 HOPS = ("send", "send_back", "latency")
 
@@ -54,7 +55,7 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
         if role in problem.apart:
             rows = [np.stack([table[list(own)].min(axis=0) for own in groups]) for table in problem.of_layers(role)]
             tables |= {f"{role}_forward": rows[0], f"{role}_backward": rows[1]}
-    for name in (*GATHERS, *_sums(problem)):
+    for name in (*NOT_JOINED, *_sums(problem)):
         rows = getattr(problem, name)[firsts]
         tables[name] = np.where(alone.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
     tables["joint"] *= alone.all()
@@ -82,7 +83,7 @@ def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
             tables |= {f"{role}_forward": forward, f"{role}_backward": backward}
     if any("trip" in problem.apart for problem in problems):
         tables["round_trip"] = "ahead"
-    nothing = set(GATHERS).union(*map(_sums, problems))
+    nothing = set(NOT_JOINED).union(*map(_sums, problems))
     tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in nothing}
     return replace(problems[0], **tables)
 

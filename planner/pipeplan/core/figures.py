@@ -21,6 +21,8 @@ MOST_DEVICES = 2**16
 """Largest number of devices of a cluster."""
 MOST_SAMPLES = 2**31
 """Largest number of samples of a batch."""
+_LONG = 10_000
+"""Values within one value from which on it is not shown in messages."""
 
 
 def whole(value: object, what: str, least: int = 0, most: int = LARGEST) -> int:
@@ -99,9 +101,6 @@ def _is_short(value: object) -> bool:
         elif isinstance(part, list | tuple | set | frozenset):
             left += part
     return not left
-
-
-_LONG = 10_000
 
 
 def in_one_line(error: BaseException) -> str:
