@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil, lcm
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
-from pipeplan.core.job import Job, Recompute
+from pipeplan.core.job import Job, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.validate import validate_plan
+from pipeplan.search.graph.loads import common_link, graph_problem, widths
+from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Status
+from pipeplan_formulations.graph.instance import GraphStage
 
 Question = tuple[Model, Cluster, Job]
 Row = tuple[tuple[frozenset[int], str, int], ...]
@@ -24,7 +28,7 @@ Row = tuple[tuple[frozenset[int], str, int], ...]
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """Up to five layers with skips and branches, up to three devices, links, memory that sometimes excludes all."""
+    """Up to five layers with skips, branches and workspaces, up to three devices, memory that may exclude all."""
     n = draw(st.integers(2, 5))
 
     def numbers(low: int, high: int) -> list[int]:
@@ -33,12 +37,15 @@ def questions(draw: st.DrawFn) -> Question:
     output = numbers(0, 6)
     saved = [size + extra for size, extra in zip(output, numbers(0, 6), strict=True)]
     parameters = [4 * value for value in numbers(0, 2)]
+    workspace = draw(st.sampled_from([[0] * n, numbers(0, 9)]))
     chain = model_of(numbers(0, 9), numbers(0, 9), saved=saved, output=output, parameters=parameters)
+    costs = (replace(cost, workspace=size) for cost, size in zip(chain.profiles[0].costs, workspace, strict=True))
+    profiles = (replace(chain.profiles[0], costs=tuple(costs)),)
     layers = list(chain.layers)
     for i in range(1, n):
         sources = draw(st.lists(st.integers(0, i - 1), max_size=2, unique=True))
         layers[i] = replace(layers[i], inputs=tuple(layers[j].name for j in sorted(sources)))
-    model = replace(chain, layers=tuple(layers))
+    model = replace(chain, layers=tuple(layers), profiles=profiles)
     memory = draw(st.sampled_from([None, None, 20, 30, 45]))
     kinds = {
         "unit": DeviceKind("unit", memory=memory),
@@ -49,14 +56,19 @@ def questions(draw: st.DrawFn) -> Question:
     cluster = Cluster("small", kinds, (Node(names, link),), overlap=draw(st.sampled_from(list(Overlap))))
     recompute = draw(st.sampled_from(list(Recompute)))
     replicas = draw(st.sampled_from([(1,), ()]))
-    batch = draw(st.integers(1, 4))
-    return model, cluster, Job(batch, objective="bottleneck", recompute=recompute, replicas=replicas)
+    batch, order = draw(st.integers(1, 4)), draw(st.sampled_from(["search", "search", "given"]))
+    return model, cluster, Job(batch, objective="bottleneck", recompute=recompute, replicas=replicas, order=order)
 
 
 def rows(model: Model, cluster: Cluster, job: Job, micro_batches: int) -> Iterator[Row]:
-    """Yield all sequences of stages whose layers read from no later stage."""
+    """Yield all sequences of stages whose layers read from no later stage.
+
+    Where unlike devices have a given order, stages take them as listed, and layers in their own order.
+    """
     index = {name: i for i, name in enumerate(model.names)}
     needs = [{index[source] for source in layer.inputs} for layer in model.layers]
+    listed = [device.kind.name for device in cluster.devices]
+    given = job.order is Order.GIVEN and len(set(listed)) > 1
 
     def extend(row: Row, left: frozenset[int], free: dict[str, int]) -> Iterator[Row]:
         if not left:
@@ -64,10 +76,15 @@ def rows(model: Model, cluster: Cluster, job: Job, micro_batches: int) -> Iterat
             return
         for size in range(1, len(left) + 1):
             for own in map(frozenset, combinations(sorted(left), size)):
-                if any(needs[i] & (left - own) for i in own):
+                if any(needs[i] & (left - own) for i in own) or (
+                    given and max(own) > min(left - own, default=len(needs))
+                ):
                     continue
                 for kind, count in free.items():
                     for r in range(1, min(count, micro_batches) + 1):
+                        used = len(listed) - sum(free.values())
+                        if given and listed[used : used + r] != [kind] * r:
+                            continue
                         if not job.replicas or r in job.replicas:
                             yield from extend((*row, (own, kind, r)), left - own, free | {kind: count - r})
 
@@ -105,7 +122,7 @@ def value(question: Question, row: Row, micro_batches: int) -> int | None:
         loads = []
         for again in _choices(own, job.recompute):
             held = sum(costs[i].output if i in again else costs[i].saved for i in own) + received
-            need = fixed + flying * held + max((costs[i].saved for i in again), default=0)
+            need = fixed + flying * held + max(costs[i].workspace + costs[i].saved * (i in again) for i in own)
             limit = cluster.kinds[kind].memory
             if limit is None or need <= limit:
                 times = [costs[i].forward + costs[i].backward for i in own] + [costs[i].forward for i in again]
@@ -153,6 +170,37 @@ def test_the_bottleneck_of_a_graph_is_the_best_of_all_rows_of_stages(question: Q
     assert best is not None
     validate_plan(result.plan, model, cluster)
     assert (result.bound, result.value, result.status) == (best, best, Status.OPTIMAL)
+
+
+def with_memory(cluster: Cluster, random: Random) -> Cluster:
+    """The cluster with limits about which many stages fit if some layers run again, and not if none do."""
+    kinds = {name: replace(kind, memory=random.randint(10, 50)) for name, kind in cluster.kinds.items()}
+    return replace(cluster, kinds=kinds)
+
+
+@given(questions(), st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_stages_of_a_graph_cost_what_the_formulation_says(question: Question, random: Random) -> None:
+    """Load of drawn rows of stages under the best recomputation, or that memory does not suffice."""
+    model, cluster, job = question[0], with_memory(question[1], random), replace(question[2], recompute="choose")
+    space = Space(model, cluster, job)
+    link, widths_there = common_link(cluster), widths(space, 1)
+    assert link is not None
+    problem, chosen = graph_problem(space, 1, space.families[0], link, widths_there)
+    kinds = [space.classes[width.device_class].kind.name for width in chosen]
+    every = list(rows(model, cluster, job, job.batch))
+    for row in random.sample(every, min(len(every), 9)):
+        modes = [[m for m, width in enumerate(chosen) if (kinds[m], width.replicas) == stage[1:]] for stage in row]
+        options = (
+            [
+                GraphStage(m, tuple(sorted(own)), again)
+                for m in m_of
+                for again in product(range(problem.variants), repeat=len(own))
+            ]
+            for m_of, (own, _, _) in zip(modes, row, strict=True)
+        )
+        loads = (problem.evaluate(stages) for stages in product(*options) if problem.feasible(stages))
+        assert min(loads, default=None) == value((model, cluster, job), row, job.batch)
 
 
 def test_stages_need_not_be_contiguous() -> None:
