@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from random import Random
@@ -15,6 +16,7 @@ from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.sharding.least import least_work
 from pipeplan.costs.sharding.question import TeamQuestion, every_team, team_questions
+from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.space.unopened import Unopened
 from pipeplan.solve import solve
@@ -130,3 +132,19 @@ def test_each_bound_is_at_most_the_best_plan_of_its_teams(questions: Any) -> Non
                 mixed += 1
                 assert 0 < bounds.of_mixes <= found.value
     assert seen and mixed
+
+
+def test_no_choice_more_raises_a_bound_of_mixes(questions: Any) -> None:
+    """Mixes have all teams, and single devices where these are asked for: their bound is at most that of each alone."""
+    single = larger = 0
+    for _, model, cluster, job in questions[:: 4 if QUICK else 1]:
+        with suppress(InputError):
+            own = job.of(model)
+            bounds = Unopened(model, cluster, own)
+            assert all(bounds.of_mixes <= bounds.of_team(team) for team in bounds.sizes)
+            if 1 in own.teams:
+                space = Space(model, cluster, replace(own, teams=(1,)))
+                alone = min(space.lower_bounds(size).of_any(cluster) for size in space.sizes)
+                assert bounds.of_mixes <= alone
+                single, larger = single + 1, larger + any(alone < bounds.of_team(team) for team in bounds.sizes)
+    assert single and larger
