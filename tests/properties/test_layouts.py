@@ -4,16 +4,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
 from pipeplan.core.model import Tie
 from pipeplan.search.evaluate import evaluate
+from pipeplan.search.nodes import layouts as module
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.layouts import Layout, layouts
-from pipeplan.search.space.device_groups import Modes
+from pipeplan.search.space.device_groups import Mode, Modes
+from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.allocation.place import Place
+from referee.bridge import objects
+from referee.questions import question
 
 LAYERS, DEEPEST, ROWS = 4, 3, 6
 KINDS = {"one": DeviceKind("one"), "other": DeviceKind("other")}
@@ -78,6 +85,66 @@ def with_tied_ends(space: Space, draw: Random) -> Space:
     ties = (Tie(("l0", f"l{LAYERS - 1}"), draw.randint(1, most)),) if most else ()
     model = replace(space.model, ties=ties)
     return Space(model, space.cluster, replace(space.job, depths=(2, 3), zero=(draw.randint(0, 1),)))
+
+
+def expected(space: Space, layout: Layout, last: Modes, count: int) -> set[Mode]:
+    """The modes for a stage before ``last``: numbers of replicas that are asked for, on devices that are left."""
+    pooled = isinstance(space, MixedSpace)
+    teams = space.teams if isinstance(space, MixedSpace) else [(c, 1) for c in range(len(space.classes))]
+    pools = space.pools if isinstance(space, MixedSpace) else space.classes
+    left = [len(pool.devices) for pool in pools]
+    for mode in last:
+        pool, team = teams[mode.device_class]
+        left[pool] -= mode.replicas * team
+    step, most = (
+        (layout.taken, count) if pooled else (layout.unit, min(count, max(len(pool.devices) for pool in pools)))
+    )
+    asked = [r for r in range(1, most + 1) if not space.job.replicas or r in space.job.replicas]
+    if not layout.unequal:
+        asked = [r for r in asked if r == layout.unit]
+    return {
+        Mode(kind, r)
+        for kind, (pool, team) in enumerate(teams)
+        for r in asked
+        if r * team <= left[pool] and r * team % step == 0
+    }
+
+
+def large_space(draw: Random) -> Space:
+    """A space of one of the clusters, which asks for some numbers of replicas, or for any."""
+    space = drawn_space(draw)
+    asked = draw.choice([(), (1, 2), (2, 4), (1, 2, 4), (2, 3, 4), (3,)])
+    return Space(space.model, space.cluster, replace(space.job, replicas=asked))
+
+
+def mixed_spaces() -> Iterator[Space]:
+    """Spaces of single devices beside teams of two, on two nodes whose links make them two pools."""
+    model, cluster, job = objects(question(7532))
+    for counts in ((2, 5), (8, 4)):
+        nodes = tuple(Node(("a",) * many, node.link) for many, node in zip(counts, cluster.nodes, strict=True))
+        yield from Spaces(model, replace(cluster, nodes=nodes), replace(job, batch=8)).mixed
+
+
+def walked(space: Space, draw: Random) -> Iterator[Layout]:
+    """The packed layouts of a space, after a few of the rows of modes that each has were compared."""
+    count = space.job.batch // space.sizes[0]
+    for layout in layouts(space, count):
+        last: Modes = ()
+        while layout.tile is None and len(last) < DEEPEST and (there := list(layout.before(last))):
+            assert set(there) == expected(space, layout, last, count), (layout, last)
+            last = (draw.choice(there), *last)
+        yield layout
+
+
+def test_every_mode_for_which_devices_are_left_precedes_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other: on pools of teams, and on clusters that count as large."""
+    pools = list(mixed_spaces())
+    assert sum(layout.pooled for space in pools for layout in walked(space, Random(1)))
+    for name, value in (("SMALL", 2), ("UNITS", 3), ("CELLS", 4)):
+        monkeypatch.setattr(module, name, value)
+    assert sum(layout.taken > 1 for space in pools for layout in walked(space, Random(2)))
+    drawn = map(Random, (f"large {seed}" for seed in range(60)))
+    assert sum(layout.unequal and layout.unit > 1 for draw in drawn for layout in walked(large_space(draw), draw))
 
 
 def every_row(layout: Layout, last: Modes = ()) -> Iterator[Modes]:
