@@ -48,6 +48,17 @@ def test_a_long_update_ends_a_step_and_repeats_in_a_long_run(objective, most):
     assert problem.evaluate((0, 1, 2)) == most
 
 
+@pytest.mark.parametrize(("summed", "value"), [(4, 15 + 4 + 7), (0, 2 + 10 + 7)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_last_update_waits_for_the_first_stage_where_both_sum_the_same_weights(backend, summed, value):
+    """The sums and the update of the last stage end the step, behind the last backward of the first stage."""
+    tie = Tie((0, 1), (0, 0), (0, 0), (0, summed), (0, 0))
+    times, update = np.full((2, 2), 2), np.tile([1, 7], (2, 1))
+    problem = chain_partition(times, times + 1, update=update, ties=(tie,), micro_batches=2)
+    report = partition.solve(problem, Limits(time=20), backend=backend)
+    assert (report.objective, report.bound) == (value, value)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_stage_and_as_many_stages_as_layers(backend):
     """The only partition is found."""

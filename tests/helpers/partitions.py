@@ -112,6 +112,13 @@ def role_tables(problem: Any, role: str) -> tuple[np.ndarray, np.ndarray] | None
     return None if forward is None else (forward, getattr(problem, f"{role}_backward"))
 
 
+def ends_together(problem: ChainPartition) -> bool:
+    """True if no sum or update of the last stage begins before the first stage has ended its last backward."""
+    stages, layers = problem.forward.shape
+    many = problem.objective == "step" and stages > 1
+    return many and any({0, layers - 1} <= {*tie.layers} and tie.reduce[-1] for tie in problem.ties)
+
+
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
     """Left side of the memory limit, layer by layer, with the layers ``again`` recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
@@ -218,6 +225,8 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         weight if table is None else [total(table, s) for s in stages] for table in (p.ahead_weight, p.service_weight)
     )
     ending = [update[s] + reduce[s] for s in stages]
+    if ends_together(p):
+        ending[0] = max(ending[0], ending[-1])
     after = ending[0] + first_weight[0]  # time that always follows the last backward of stage 0
     sides = []
     for s in stages:  # forwards before it, its micro-batches, then way back or own ending
@@ -404,8 +413,10 @@ def random_resource(rng: np.random.Generator, problem: ChainPartition, largest: 
 
 
 def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:
-    """Tie of two layers or three, with different numbers for each stage, some of them zero."""
+    """Tie of two layers or three, half of them of the ends, with different numbers for each stage, some of them zero."""
     tied = sorted(rng.choice(layers, min(layers, int(rng.integers(2, 4))), replace=False).tolist())
+    if rng.integers(2):
+        tied[0], tied[-1] = 0, layers - 1
     tops = (9, *[int(rng.choice([1, largest]))] * 3)
     return Tie(tuple(tied), *(tuple(rng.integers(0, top, stages).tolist()) for top in tops))
 
@@ -430,7 +441,9 @@ def late_endings(seed: int) -> ChainPartition:
     send, back = rng.integers(0, 60, (2, stages - 1, layers - 1))
     late = (np.arange(stages) > 0)[:, None]
     reduce, hides = rng.integers(0, 150, (stages, layers)) * late, rng.integers(0, 2) * times[1]
-    return replace(problem, send=send, send_back=back, reduce=reduce, hides=hides)
+    tie = Tie((0, layers - 1), *((0,) * stages,) * 2, tuple(rng.integers(0, 40, stages).tolist()), (0,) * stages)
+    ties = (tie,) * int(rng.integers(2))  # half of the time the last stage's ending takes the place of the first one's
+    return replace(problem, send=send, send_back=back, reduce=reduce, hides=hides, ties=ties)
 
 
 def short_of_memory(seed: int) -> ChainPartition:

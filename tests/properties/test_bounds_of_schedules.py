@@ -14,9 +14,10 @@ from helpers.random_schedules import random_pipeline, stage_by_stage
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
+from pipeplan.core.shared_weights import with_reductions
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import period, simulate
-from pipeplan_formulations.partition import ChainPartition, LinkResource
+from pipeplan_formulations.partition import ChainPartition, LinkResource, Tie
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
@@ -25,6 +26,7 @@ def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, .
     """One layer a stage, every link as fast as its fastest resource; with ``in_flight`` the warm-up bound counts."""
     stages, replicas = pipeline.stages, pipeline.replicas
     many, nothing = len(stages), np.zeros(len(stages), np.int64)
+    tied = {s for ends in pipeline.tied for s in ends}
 
     def row(values) -> np.ndarray:
         numbers = np.array(values, np.int64)
@@ -34,7 +36,8 @@ def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, .
         forward=row([stage.forward for stage in stages]),
         backward=row([stage.backward for stage in stages]),
         update=row([stage.update for stage in stages]),
-        reduce=row([stage.reduce if r > 1 else 0 for stage, r in zip(stages, replicas, strict=True)]),
+        reduce=row([stages[s].reduce if replicas[s] > 1 and s not in tied else 0 for s in range(many)]),
+        ties=tuple(joint_sums(pipeline)),
         send=row([min(way.occupancy for way in ways) for ways in pipeline.transfers]).reshape(many - 1, many - 1),
         send_back=row([min(way.occupancy for way in ways) for ways in pipeline.returns]).reshape(many - 1, many - 1),
         latency=np.array(
@@ -50,6 +53,20 @@ def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, .
         alternating=in_flight is not None,
         resources=tuple(shared_resources(pipeline, micro_batches)),
     )
+
+
+def with_tied_ends(pipeline: Pipeline, seed: int) -> Pipeline:
+    """The pipeline, half of the time with weights that its first and last stage share."""
+    many = len(pipeline.stages)
+    return replace(pipeline, tied=((0, many - 1),)) if many > 1 and seed % 2 else pipeline
+
+
+def joint_sums(pipeline: Pipeline) -> Iterator[Tie]:
+    """All that two tied stages sum, as if it were the weights that they share."""
+    for ends in pipeline.tied:
+        nothing = (0,) * len(pipeline.stages)
+        home, copy = (pipeline.stages[s].reduce for s in ends)
+        yield Tie(ends, nothing, nothing, (*nothing[1:], copy), (home, *nothing[1:]))
 
 
 def shared_resources(pipeline: Pipeline, micro_batches: int) -> Iterator[LinkResource]:
@@ -70,6 +87,7 @@ def shared_resources(pipeline: Pipeline, micro_batches: int) -> Iterator[LinkRes
 
 def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> None:
     """Compare the bounds of the only partition with the simulated step, and with the period of a long run."""
+    schedule = with_reductions(schedule, pipeline.tied)
     problem = as_partition(pipeline, micro_batches, in_flight)
     only = tuple(range(problem.layers + 1))
     assert problem.evaluate(only) <= simulate(schedule, pipeline).makespan
@@ -82,6 +100,7 @@ def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
     """The bounds hold for all families and links, and the warm-up bound for their in-flight counts on one lane."""
     family = FAMILIES[name]
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
+    pipeline = with_tied_ends(pipeline, seed)
     assume(not (family.two_lanes and pipeline.overlap is Overlap.NONE))
     counts = None if family.two_lanes else family.in_flight(replicas, micro_batches)
     check(family.write(replicas, micro_batches), pipeline, micro_batches, counts)
@@ -94,4 +113,5 @@ def test_no_short_warm_up_beats_the_bound(replicas, micro_batches, counts, seed)
     in_flight = tuple(min(k, -(-micro_batches // r)) for k, r in zip(counts, replicas, strict=False))
     assume(first_deadlock(replicas, in_flight) is None)
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
+    pipeline = with_tied_ends(pipeline, seed)
     check(one_forward_one_backward(replicas, micro_batches, in_flight), pipeline, micro_batches, in_flight)

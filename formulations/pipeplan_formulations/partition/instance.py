@@ -62,6 +62,9 @@ time. With
                      T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})
                      T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
 
+Where a `Tie` that is summed joins the first and the last layer, and S > 1, no sum of the last stage begins before the
+last backward of the first stage. Then max(E_0, E_{S−1}) takes the place of E_0 in a step.
+
 Objective ``period`` is the same for the time from step to step in a long run. There stage s does not wait in each step
 for the stages before it, so the own ending is T ≥ M_s w_s + E_s.
 
@@ -101,6 +104,7 @@ work of a micro-batch  `terms.load`
 loads                  `objective.stage_per_sample`, `objective.link_per_sample`; programme `minmax.solve_minmax`
 way back, own ending   p_t, q_t: `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
                        `mip.exposed.exposed_collectives`
+max(E_0, E_{S−1})      `PartitionTables.ends_together`; in the programme `pareto._Stages.parts`
 F, B, V by role        `PassTables.roles`, `PartitionTables.weight_of`, `objective.RoleSums`
 services, warm-up      `terms.delays`, with delayed weight gradients
 path cuts              `parts.PathCut.length`

@@ -53,7 +53,10 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     way, service = (_role_times(model, problem, scale, role, own, tie_flags) for role in ("ahead", "service"))
     trip = way if problem.round_trip == "ahead" else own
     step = _Step(model, problem, scale, send, back, own, way, trip, service)
-    step.add([u + r for u, r in zip(update, reduce, strict=True)])
+    ending = [u + r for u, r in zip(update, reduce, strict=True)]
+    if problem.ends_together:
+        ending[0] = model.largest([ending[0], ending[-1]], time=True)
+    step.add(ending)
 
     def held(link: int, row: Sequence[int]) -> Expression:
         return model.define(model.chosen(link, scale.down(np.array(row))))

@@ -51,6 +51,11 @@ class Terms(Protocol):
         ...
 
     @property
+    def ends_together(self) -> bool:
+        """True if the larger of E_0 and E_{S−1} takes the place of E_0."""
+        ...
+
+    @property
     def latency(self) -> Any:
         """Latency of each link."""
         ...
@@ -156,7 +161,7 @@ def _sums(
 
 def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number:
     """The least T; ``largest`` is the maximum of numbers, or of arrays."""
-    update, weight, reduce, send, back, link = sums.update, sums.weight, sums.reduce, sums.send, sums.back, sums.link
+    weight, reduce, send, back, link = sums.weight, sums.reduce, sums.send, sums.back, sums.link
     out, into = [*send, 0], [0, *back]
     loads = [load(problem.overlap, *times) for times in zip(sums.forward, sums.backward, out, into, strict=True)]
     if problem.objective == "bottleneck":
@@ -169,11 +174,14 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     # Way back and own ending: ``head`` is H_s with E_0 (and V_0), ``slack`` what the latter does without: E_0 + Σ q_t.
     own = sums.own
     way, trip, service = sums.ahead or own, sums.trip or own, sums.service or own
-    head = slack = passed = update[0] + reduce[0] + way.weight[0]
+    endings = [u + r for u, r in zip(sums.update, reduce, strict=True)]
+    if problem.ends_together:
+        endings[0] = largest(endings[0], endings[-1])
+    head = slack = passed = endings[0] + way.weight[0]
     least: list[Number] = []
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
-        ending = update[t] + reduce[t] + count.stage * weight[t]
+        ending = endings[t] + count.stage * weight[t]
         spared = slack if problem.objective == "step" else head  # in a long run own ending is about the stage alone
         least.append(head + count.stage * work + largest(0, ending - spared))
         latency = latencies[t] if t < len(link) else 0

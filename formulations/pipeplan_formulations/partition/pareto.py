@@ -29,9 +29,14 @@ can still grow, and the least e of the later stages. It reduces the labels in th
   usually have the same slack.
 
 Balanced stages have nearly the same e, so few labels per boundary remain.
+
+Where E_{S−1} may take the place of E_0, the relaxation counts the least E_{S−1} of all starts of the last stage. Labels
+are made for each E_{S−1} by itself (`_Stages.parts`), with the starts that have it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +46,7 @@ from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.pareto import Indices, minimal, spread, undominated
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition.instance import ChainPartition
-from pipeplan_formulations.partition.spans import NEVER, Spans, spans
+from pipeplan_formulations.partition.spans import NEVER, Spans, ending_of, spans
 from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import Windows
 
@@ -80,7 +85,8 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
     stages = _Stages(problem, room, bracket.horizon, bracket.clock)
     target, failures = bracket.low, 0
     while not bracket.closed:
-        found = _labels(stages, target, bracket, BEAM) or _labels(stages, target, bracket)
+        quick = (_labels(part, target, bracket, beam) for part in stages.parts() for beam in (BEAM, None))
+        found = next(filter(None, quick), None)
         if found is None:
             bracket.raise_low(target + 1)
             failures += 1
@@ -107,14 +113,50 @@ class _Stages:
         self.shape = (problem.stages + 1, problem.layers + 1)
         self.tables: list[Spans] = []
         self.trip_apart = problem.trip_apart
+        self._problem, self._room, self._target = problem, room, target
         for s in range(problem.stages):
             clock.check()
             starts = np.flatnonzero(room.open[s, : problem.layers])
             self.tables.append(spans(problem, s, starts, room, room.open[s + 1], target))
-        self.slack = self._most_slack() if any(np.any(table.ending) for table in self.tables[1:]) else None
+        if problem.ends_together:
+            self._late = self._last_endings()
+            self._begin(int(self._late.min(initial=target + 1)))
+        self.slack = self._most_slack()
 
-    def _most_slack(self) -> Array:
-        """The most slack at each boundary, over all prefixes."""
+    def parts(self) -> Iterator["_Stages"]:
+        """The stages once for each E_{S−1} that may exceed E_0, with the starts of the last stage that have it."""
+        if not self._problem.ends_together:
+            yield self
+            return
+        for least in np.unique(self._late[self._late <= self._target]).tolist():
+            part, last, others = copy(self), self.tables[-1], (self._late != least)[:, None]
+            names = ("work", "advance", "trip", "delay")
+            closed = {name: np.where(others, NEVER, getattr(last, name)) for name in names}
+            part.tables = [*self.tables[:-1], replace(last, **closed)]
+            part._begin(least)
+            part.slack = part._most_slack()
+            yield part
+
+    def _begin(self, least: int) -> None:
+        """Let E_0 count as ``least`` where it is less."""
+        first, room = self.tables[0].starts, self._room
+        self.tables[0] = spans(self._problem, 0, first, room, room.open[1], self._target, least)
+
+    def _last_endings(self) -> Array:
+        """E_{S−1} for each start of the last stage, or the least E_0 where that is more; `NEVER` in closed spans."""
+        endings = []
+        for s in (0, len(self.tables) - 1):
+            table = self.tables[s]
+            closed = table.work >= NEVER
+            endings.append(np.where(closed, NEVER, ending_of(self._problem, s, table.starts[:, None], table.ends, closed)))
+        first, last = endings
+        late: Array = np.maximum(last[:, 0], first.min(initial=NEVER))
+        return late
+
+    def _most_slack(self) -> Array | None:
+        """The most slack at each boundary, over all prefixes; None where own ending adds nothing to way back."""
+        if not any(np.any(table.ending) for table in self.tables[1:]):
+            return None
         slack = np.zeros(self.shape, np.int64)
         for s, table in enumerate(self.tables):
             np.maximum.at(slack[s + 1], table.ends, slack[s, table.starts][:, None] + table.behind)

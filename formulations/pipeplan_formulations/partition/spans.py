@@ -76,10 +76,12 @@ class Spans:
     ending: Array | int
 
 
-def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed: Flags, target: int) -> Spans:
+def spans(
+    problem: ChainPartition, s: int, starts: Array, room: Windows, allowed: Flags, target: int, least: int = 0
+) -> Spans:
     """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and fit the memory limit.
 
-    Spans whose compute time alone exceeds ``target`` are closed.
+    Spans whose compute time alone exceeds ``target`` are closed. E_0 counts as ``least`` where it is less.
     """
     n, final = problem.layers, s == problem.stages - 1
     count, begins = problem.through[s], starts[:, None]
@@ -103,7 +105,9 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     # V_s, E_s with its delayed weight gradients, and q_s.
     weight = problem.prefix["weight"][s]
     own_weight = np.where(closed, 0, weight[ends] - weight[begins])
-    own = _ending(problem, s, begins, ends, closed)
+    own = ending_of(problem, s, begins, ends, closed)
+    if not s and least:
+        own = np.where(closed, 0, np.maximum(own, least))
     ending = own + count.stage * own_weight if problem.weight is not None else own
     latency = 0 if final else int(problem.latency[s])
     behind_all: Array | int = 0
@@ -160,7 +164,7 @@ def _reached(
     return ends, closed | ~allowed[ends]
 
 
-def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed: Flags) -> Array | int:
+def ending_of(problem: ChainPartition, s: int, begins: Array, ends: Array, closed: Flags) -> Array | int:
     """E_s of the open spans, 0 in closed ones; the number 0 if it is 0 everywhere."""
     update = problem.prefix["update"][s]
     ending = update[ends] - update[begins]

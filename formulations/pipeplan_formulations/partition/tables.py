@@ -125,6 +125,12 @@ class PartitionTables(PassTables):
         """N."""
         return self.samples or self.micro_batches
 
+    @property
+    def ends_together(self) -> bool:
+        """True if the first and the last stage sum the gradients of the same weights, wherever the cuts lie."""
+        joined = (tie for tie in self.ties if tie.reduce[-1] and tie.layers[0] == 0 and tie.layers[-1] + 1 == self.layers)
+        return self.objective == "step" and self.stages > 1 and any(joined)
+
     @cached_property
     def prefix(self) -> dict[str, Array]:
         """As in `LayerTables`, and of ``weight``, all of shape (S, n + 1)."""

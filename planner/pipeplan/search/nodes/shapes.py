@@ -118,6 +118,7 @@ class _Terms:
     divisor: int
     through: tuple[Counts, ...]
     latency: tuple[Array, ...]
+    ends_together: bool = False
     resources: tuple[LinkResource, ...] = ()
     paths: tuple[PathCut, ...] = ()
 
