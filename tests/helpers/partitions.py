@@ -413,7 +413,7 @@ def random_resource(rng: np.random.Generator, problem: ChainPartition, largest: 
 
 
 def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:
-    """Tie of two layers or three, half of them of the ends, with different numbers for each stage, some of them zero."""
+    """Tie of two layers or three, often the first and the last, with unlike numbers for each stage, some of them 0."""
     tied = sorted(rng.choice(layers, min(layers, int(rng.integers(2, 4))), replace=False).tolist())
     if rng.integers(2):
         tied[0], tied[-1] = 0, layers - 1

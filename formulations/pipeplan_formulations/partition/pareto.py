@@ -148,7 +148,8 @@ class _Stages:
         for s in (0, len(self.tables) - 1):
             table = self.tables[s]
             closed = table.work >= NEVER
-            endings.append(np.where(closed, NEVER, ending_of(self._problem, s, table.starts[:, None], table.ends, closed)))
+            ending = ending_of(self._problem, s, table.starts[:, None], table.ends, closed)
+            endings.append(np.where(closed, NEVER, ending))
         first, last = endings
         late: Array = np.maximum(last[:, 0], first.min(initial=NEVER))
         return late

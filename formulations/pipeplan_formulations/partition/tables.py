@@ -128,8 +128,9 @@ class PartitionTables(PassTables):
     @property
     def ends_together(self) -> bool:
         """True if the first and the last stage sum the gradients of the same weights, wherever the cuts lie."""
-        joined = (tie for tie in self.ties if tie.reduce[-1] and tie.layers[0] == 0 and tie.layers[-1] + 1 == self.layers)
-        return self.objective == "step" and self.stages > 1 and any(joined)
+        ends = 0, self.layers - 1
+        joined = any(tie.reduce[-1] and (tie.layers[0], tie.layers[-1]) == ends for tie in self.ties)
+        return self.objective == "step" and self.stages > 1 and joined
 
     @cached_property
     def prefix(self) -> dict[str, Array]:
