@@ -156,11 +156,15 @@ def test_an_answer_has_the_bound_of_each_layout(monkeypatch):
     assert found.as_json()["layouts"][0]["bound_s"] == bounds[0] / 1e9
 
 
-def unlike_teams(**options):
-    """The space of teams of one and two devices side by side, on eight."""
+def unlike_teams(shared=0, **options):
+    """The space of teams of one and two devices side by side, on eight. ``shared``: bytes of both ends."""
     job = Job(8, micro_batches=(8,), teams=(1, 2), zero=(0, 1), optimizer="adam", unlike_teams=True, **options)
     cluster = replace(equal_devices(8), nodes=(Node(("unit",) * 8, Link(10**7, 1)),))
-    (mixed,) = Spaces(perceptrons(), cluster, job).mixed
+    model = perceptrons()
+    if shared:
+        last = replace(model.layers[-1], parameters=model.layers[-1].parameters - shared)
+        model = replace(model, layers=(*model.layers[:-1], last), ties=(Tie(("l0", "l3"), shared),))
+    (mixed,) = Spaces(model, cluster, job).mixed
     return mixed
 
 
@@ -187,3 +191,17 @@ def test_teams_of_several_sizes_are_bounded_at_all_levels_of_zero():
                 assert (getattr(whole, name) <= getattr(own, name)).all()
             fewer += (whole.resident < own.resident).any()
     assert fewer
+
+
+def test_layers_that_share_weights_with_the_last_one_lie_on_teams_of_its_size():
+    """No stage of another size has room for the first of them, and device groups of such stages are not listed."""
+    mixed = unlike_teams(shared=64)
+    (layout,) = layouts.layouts(mixed, 8)
+    for last, (_, size) in enumerate(mixed.teams):
+        problem = allocation_problem(mixed, 1, layout, True, (Mode(last, 1),))
+        room = (problem.resident <= problem.limit[:, None, None]).all(axis=1)
+        assert room[:, 1:].all()
+        assert room[:, 0].tolist() == [team == size for _, team in mixed.teams]
+    one, two = (next(k for k, (_, team) in enumerate(mixed.teams) if team == size) for size in (1, 2))
+    assert not list(mixed.every_placed((Mode(one, 1), Mode(two, 1))))
+    assert list(mixed.every_placed((Mode(one, 1), Mode(two, 1), Mode(one, 1))))

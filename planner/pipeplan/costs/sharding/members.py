@@ -17,7 +17,6 @@ from pipeplan.costs.sharding.layer_ways import main_strategies, parallelism
 from pipeplan.costs.sharding.named import NamedStrategy, rows_are_samples
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.strategies import divides
 from pipeplan.costs.sharding.teams import Teams
@@ -62,7 +61,6 @@ class MeshMembers:
     named: NamedStrategy | None = field(default=None, kw_only=True)
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
-    _rooflines: dict[int, Rooflines] = field(default_factory=dict, init=False, repr=False)
     _graphs: dict[tuple[str, int], OperatorGraph] = field(default_factory=dict, init=False, repr=False)
     _possible: dict[Way, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -123,7 +121,8 @@ class MeshMembers:
         unlike = self.teams.different(layers, kind, size)
         key = case, *((id(whole), count) for whole, count in unlike), only, keeps
         if key not in self._problems:
-            every = tuple((self._with_samples(case[0], whole), count) for whole, count in unlike)
+            graph = self.graph(case[0], size)
+            every = tuple((self.teams.with_graph(whole, graph), count) for whole, count in unlike)
             tokens, ends = self.teams.context_parallel and not self._by_samples(size), case[1:]
             self._problems[key] = MeshProblem(
                 every[0][0],
@@ -141,12 +140,6 @@ class MeshMembers:
                 layers=every,
             )
         return self._problems[key]
-
-    def _with_samples(self, name: str, whole: Rooflines) -> Rooflines:
-        """What operators take that may run on parts of the samples; one object for equal layers."""
-        if id(whole) not in self._rooflines:
-            self._rooflines[id(whole)] = replace(whole, graph=self.graph(name, whole.micro_batch))
-        return self._rooflines[id(whole)]
 
     def _by_samples(self, size: int) -> bool:
         """Whether a named strategy splits samples alone at a micro-batch size."""

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
+from pipeplan.core.operators import OperatorGraph
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.sharding.batches import has_samples
 from pipeplan.costs.sharding.places import Place, places
@@ -100,6 +101,13 @@ class Teams:
         if key not in self._rooflines:
             graph, rates = self.model.operators[layer.operators], rates_of(kind, self.model.dtype)
             self._rooflines[key] = Rooflines(graph, cost, layer.parameters, kind, rates, size)
+        return self._rooflines[key]
+
+    def with_graph(self, whole: Rooflines, graph: OperatorGraph) -> Rooflines:
+        """What operators take that have more axes than those of the model; one object for equal layers."""
+        key = id(whole), id(graph)
+        if key not in self._rooflines:
+            self._rooflines[key] = replace(whole, graph=graph)
         return self._rooflines[key]
 
     def different(self, layers: Sequence[int], kind: DeviceKind, size: int) -> tuple[tuple[Rooflines, int], ...]:

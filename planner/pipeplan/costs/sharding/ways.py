@@ -38,7 +38,6 @@ from pipeplan.costs.sharding.layer_ways import (
 from pipeplan.costs.sharding.members import device_model
 from pipeplan.costs.sharding.placements import ends_of, handed_over, token_axis
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import agree, shared_bytes, shared_cuts
 from pipeplan.costs.sharding.together import Together
@@ -69,7 +68,6 @@ class TeamWays:
         self.teams, self.model = teams, teams.model
         self._layers: dict[tuple[object, ...], LayerWays] = {}
         self._known: dict[object, dict[object, object]] = {}
-        self._rooflines: dict[int, Rooflines] = {}  # with samples, by the id of those without
 
     def ways(self, tokens: bool = True) -> Iterator[tuple[Split, Model]]:
         """Yield the ways that are worth searching, each with the costs of a device: a profile for each size.
@@ -108,7 +106,8 @@ class TeamWays:
         unlike = self.teams.different(layers, kind, size)
         key = *((id(whole), count) for whole, count in unlike), input_, output
         if key not in self._layers:
-            every = tuple((self._with_samples(whole), count) for whole, count in unlike)
+            graph = self.graphs[self.model.layers[layers[0]].operators]
+            every = tuple((self.teams.with_graph(whole, graph), count) for whole, count in unlike)
             problem = MeshProblem(
                 every[0][0],
                 self.teams.mesh(kind, (self.teams.team,)),
@@ -135,11 +134,6 @@ class TeamWays:
                 groups.setdefault((ends_of(placements, passes, i), layer.parameters), []).append(i)
         for kind, size in product(self.teams.kinds, self.teams.sizes):
             yield [self._of_layers(layers, kind, size, *ends) for (ends, _), layers in groups.items()]
-
-    def _with_samples(self, whole: Rooflines) -> Rooflines:
-        if id(whole) not in self._rooflines:
-            self._rooflines[id(whole)] = replace(whole, graph=with_samples(whole.graph, self.teams.plain))
-        return self._rooflines[id(whole)]
 
     @cached_property
     def graphs(self) -> dict[str, OperatorGraph]:

@@ -12,7 +12,7 @@ from pipeplan.costs.network import shared, slowest
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.nodes.tied_copies import with_certain_copies
-from pipeplan.search.space.device_groups import DeviceClass, Modes
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes
 from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
@@ -30,10 +30,22 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     """
     if isinstance(space, MixedSpace):
         problem = joined(_of_every_team(space, size, layout, alternating), space.groups)
+        problem = _with_shared_layers(space, problem, last[-1]) if last else problem
     else:
         problem = _problem(space, size, layout, alternating)
     problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))
     return with_certain_copies(space, problem, layout)
+
+
+def _with_shared_layers(space: MixedSpace, problem: ChainAllocation, mode: Mode) -> ChainAllocation:
+    """The problem with room on teams of the last stage's size alone for what shares weights with the last layer."""
+    names, (_, team) = space.model.names, space.teams[mode.device_class]
+    shared = [names.index(name) for own in space.question.together if names[-1] in own for name in own]
+    resident = problem.resident.copy()
+    for kind, (_, size) in enumerate(space.teams if shared else ()):
+        if size != team:
+            resident[kind, :, min(shared)] = problem.limit[kind] + 1  # one of these layers is enough
+    return replace(problem, resident=resident)
 
 
 def _of_every_team(space: MixedSpace, size: int, layout: Layout, alternating: bool) -> ChainAllocation:

@@ -149,9 +149,11 @@ class MixedSpace(Space):
 
     def every_placed(self, modes: Modes, tile: int | None = None) -> Iterator[Placed]:  # noqa: ARG002
         """Yield the device groups of a row of modes, whatever the partition."""
-        rows = self._rows(modes)
-        sizes = sorted({team for _, team, _ in rows}, reverse=True)
-        for homes in product(sizes, repeat=len(self.question.together)):
+        rows, names = self._rows(modes), self.model.names
+        ends = {names[0]: {rows[0][1]}, names[-1]: {rows[-1][1]}}
+        sizes = {team for _, team, _ in rows}
+        able = (sizes.intersection(*(ends.get(name, sizes) for name in own)) for own in self.question.together)
+        for homes in product(*(sorted(own, reverse=True) for own in able)):
             yield from self._on_mixes(rows, homes)
 
     def _rows(self, modes: Modes) -> list[Row]:
