@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache, partial
 from random import Random
 
 import pytest
@@ -10,10 +11,14 @@ from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
 from pipeplan.core.model import Tie
+from pipeplan.search import root_nodes
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes import layouts as module
+from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.layouts import Layout, layouts
+from pipeplan.search.space import space as spaces_module
+from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Mode, Modes
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
@@ -155,23 +160,21 @@ def every_row(layout: Layout, last: Modes = ()) -> Iterator[Modes]:
             yield from every_row(layout, (mode, *last))
 
 
-def shares_of(space: Space, draw: Random) -> Iterator[float]:
-    """For some plans of every layout the share of the step that its problem bounds."""
+Plan = tuple[Layout, Candidate, tuple[Place, ...], int]
+"""A candidate of a layout, with its places there and the value of a partition."""
+
+
+def plans_of(space: Space, draw: Random) -> Iterator[Plan]:
+    """Some plans of every layout."""
     for layout in layouts(space, 4):
         rows = [row for row in every_row(layout) if len(row) > 1 or not space.model.ties]
-        for alternating in (True, False):
-            problem = allocation_problem(space, 1, layout, alternating)
-            for modes in draw.sample(rows, min(len(rows), ROWS)):
-                edges = (0, *sorted(draw.sample(range(1, LAYERS), len(modes) - 1)), LAYERS)
-                for own, groups in space.every_placed(modes, layout.tile):
-                    for candidate in own.candidates(groups, 1):
-                        if candidate.family.alternates is alternating:
-                            ends = zip(edges, edges[1:], modes, candidate.in_flight, strict=False)
-                            places = [Place(a, b, m.device_class, m.replicas // layout.unit, k) for a, b, m, k in ends]
-                            bound = problem.evaluate(tuple(places))
-                            value = evaluate(space.cluster, candidate, edges).value
-                            assert bound <= value, (layout, modes, candidate.label)
-                            yield bound / value
+        for modes in draw.sample(rows, min(len(rows), ROWS)):
+            edges = (0, *sorted(draw.sample(range(1, LAYERS), len(modes) - 1)), LAYERS)
+            for own, groups in space.every_placed(modes, layout.tile):
+                for candidate in own.candidates(groups, 1):
+                    ends = zip(edges, edges[1:], modes, candidate.in_flight, strict=False)
+                    places = tuple(Place(a, b, m.device_class, m.replicas // layout.unit, k) for a, b, m, k in ends)
+                    yield layout, candidate, places, evaluate(space.cluster, candidate, edges).value
 
 
 def test_no_layout_is_bounded_above_its_plans() -> None:
@@ -180,6 +183,35 @@ def test_no_layout_is_bounded_above_its_plans() -> None:
     for seed in range(50):
         draw = Random(seed)
         space, tied = drawn_space(draw), Random(f"tied {seed}")
-        shares += shares_of(with_tied_ends(space, tied) if tied.random() < 0.3 else space, draw)
+        space = with_tied_ends(space, tied) if tied.random() < 0.3 else space
+        problem = cache(partial(allocation_problem, space, 1))
+        for layout, candidate, places, value in plans_of(space, draw):
+            bound = problem(layout, candidate.family.alternates).evaluate(places)
+            assert bound <= value, (layout, places, candidate.label)
+            shares.append(bound / value)
     assert len(shares) > 500
     assert sum(shares) > 0.75 * len(shares)
+
+
+def test_every_plan_is_searched_below_a_root_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where groups are many: under each family, below a node whose problem is not above it."""
+    for place, name in ((spaces_module, "FEW"), (spaces_module, "PAIRS"), (module, "SMALL")):
+        monkeypatch.setattr(place, name, 0)
+    covered = apart = 0
+    for seed in range(8):
+        space = drawn_space(Random(f"roots {seed}"))
+        problem = cache(partial(allocation_problem, space, 1))
+        nodes = [node for node in root_nodes(space) if isinstance(node, AggregateNode)]
+        for layout, candidate, places, value in plans_of(space, Random(seed)) if nodes else ():
+            above = [
+                node
+                for node in nodes
+                if node.layout == layout and (node.covers or node.alternating is candidate.family.alternates)
+            ]
+            assert min(problem(layout, node.alternating).evaluate(places) for node in above) <= value, (
+                seed,
+                candidate.label,
+            )
+            if not candidate.family.alternates:
+                covered, apart = covered + above[0].covers, apart + (not above[0].covers)
+    assert covered and apart
