@@ -42,7 +42,22 @@ def random_alternating(seed: int, most_micro_batches: int = 200) -> Alternating:
     else:
         in_flight = FAMILIES[family].in_flight(replicas, count)
         schedule = FAMILIES[family].write(replicas, count)
-    return Alternating(pipeline, count, in_flight, with_reductions(schedule, pipeline.tied))
+    case = Alternating(pipeline, count, in_flight, with_reductions(schedule, pipeline.tied))
+    places = Random(f"places {seed}")
+    return elsewhere(case, places) if places.random() < 0.5 else case
+
+
+def elsewhere(case: Alternating, random: Random) -> Alternating:
+    """The case on devices in another order than that of the stages."""
+    device = random.sample(range(case.pipeline.devices), case.pipeline.devices)
+    before = sorted(range(len(device)), key=device.__getitem__)
+    pipeline = replace(
+        case.pipeline,
+        placement=tuple(tuple(device[old] for old in own) for own in case.pipeline.placement),
+        runtime=tuple(case.pipeline.runtime[old] for old in before),
+    )
+    schedule = replace(case.schedule, orders=tuple(case.schedule.orders[old] for old in before))
+    return replace(case, pipeline=pipeline, schedule=schedule)
 
 
 def random_pipeline(random: Random, replicas: Sequence[int]) -> Pipeline:

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from math import lcm
+from random import Random
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.alternating import random_alternating
+from helpers.alternating import elsewhere, random_alternating
 from helpers.pipelines import line
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline
@@ -46,6 +47,18 @@ def test_fewer_micro_batches_than_all_pairs_of_replicas_take_to_repeat() -> None
             value = makespan(case.schedule, case.pipeline)
             assert step_time(case.pipeline, case.micro_batches, case.in_flight) == value, seed
     assert few > 15
+
+
+def test_of_tensors_that_are_ready_at_once_that_of_the_lower_device_leaves_first() -> None:
+    """Whatever stage is there: devices that share a card may be numbered in another order than that of the stages."""
+    shared = 0
+    for seed in range(120):
+        case = elsewhere(random_alternating(seed, 30), Random(seed))
+        if any(way.resources and way.resources[0].startswith("out") for row in case.pipeline.transfers for way in row):
+            shared += 1
+            value = makespan(case.schedule, case.pipeline)
+            assert step_time(case.pipeline, case.micro_batches, case.in_flight) == value, seed
+    assert shared > 30
 
 
 def on_replicas(first: int, second: int, *latencies: int) -> Pipeline:
