@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeplan.core.model import Model
 from referee import questions
 from referee.bridge import ask
 from referee.questions import question
@@ -101,6 +102,16 @@ def test_mixes_are_all_tried(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found, mixed = disputes(16, 5, way, monkeypatch)
     assert found == []
     assert mixed
+
+
+def test_parts_of_tokens_are_only_for_the_layer_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the next layer reads the batch, what crosses the cut to a later one is whole; otherwise it is noticed."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    document = of_unlike_sizes(1137)
+    document["job"] |= {"zero": [0], "schedules": ["1f1b-sno"], "micro_batches": [6]}
+    assert judge(document, ask(document), exact=False).faults == []
+    monkeypatch.setattr(Model, "hands_over", lambda own, cut: own.crossing(cut) == (cut,))
+    assert judge(document, ask(document), exact=False).faults
 
 
 @pytest.mark.slow

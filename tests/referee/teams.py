@@ -102,6 +102,7 @@ class Teams:
             parts = [{op["loops"][TOKEN] for op in graph if TOKEN in op.get("loops", {})} for graph in graphs]
             found.append(
                 crossing == {names[i]}
+                and [layer["name"] for layer in self.layers if names[i] in layer["inputs"]] == [names[i + 1]]
                 and all(graphs)
                 and _hands_over(*entries, *graphs)
                 and bool(parts[1])

@@ -268,6 +268,11 @@ class Model(Tabular):
         readers = self.layers[cut + 1 :]
         return tuple(sorted({index[source] for layer in readers for source in layer.inputs if index[source] <= cut}))
 
+    def hands_over(self, cut: int) -> bool:
+        """Return whether all that crosses a cut is the output of the layer before it, read by the next layer alone."""
+        made, after = self.names[cut], self.names[cut + 1]
+        return self.crossing(cut) == (cut,) and [each.name for each in self.layers if made in each.inputs] == [after]
+
     @property
     def fingerprint(self) -> str:
         """Hash of the layers' names, weights, edges and ties (not their costs), on which a plan relies."""

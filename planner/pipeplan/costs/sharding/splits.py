@@ -135,7 +135,7 @@ class MeshTeams(MeshMembers):
             before is not None
             and after is not None
             and set(placements) != {WHOLE}
-            and model.crossing(cut) == (cut,)
+            and model.hands_over(cut)
             and _hands_over(before, after, placements)
             and self._fits(before, before.outputs, placements)
             and self._fits(after, tuple(after.inputs), placements)

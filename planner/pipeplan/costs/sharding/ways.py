@@ -147,7 +147,7 @@ class TeamWays:
         passes: dict[int, list[bool]] = {}
         for cut, (before, after) in enumerate(pairwise(named)):
             axis = WHOLE
-            if before is not None and after is not None and self.model.crossing(cut) == (cut,):
+            if before is not None and after is not None and self.model.hands_over(cut):
                 axis = _passed_axis(before, after, self.teams.team)
             if axis != WHOLE:
                 passes.setdefault(axis, [False] * len(named))[cut] = True
