@@ -1,6 +1,6 @@
 """Random strategies of layers, searched or not, as the referee counts them: all that a device has of a layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from random import Random
 
@@ -19,6 +19,7 @@ from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.ties import shared_bytes
 from referee import questions
 from referee.bridge import as_strategies, objects
+from referee.chosen import chosen
 from referee.documents import Document
 from referee.strategies import Strategies
 from referee.teams import Teams
@@ -26,6 +27,8 @@ from referee.teams import Teams
 FIGURES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "saved", "output", "workspace")
 NODES = ((2, 2), (4, 1), (1, 4), (2, 6), (6, 2), (3, 4), (4, 3))
 """Nodes and devices of each that a team has."""
+DRAWN = {"TEAMS": 1.0, "BLOCKS": 0.3, "NAMED": 0.0}
+"""Shares of questions, all of which are about teams."""
 FEW = 12
 """Signatures of an operator up to which all choices of a layer are priced together."""
 
@@ -131,7 +134,7 @@ def shared_faults(own: MeshMembers, layer: Strategies, i: int, strategies: Layer
             yield f"main strategies are {wanted_main}, not {main}"
 
 
-def disputes(numbers: range) -> Iterator[str]:
+def disputes(numbers: Iterable[int]) -> Iterator[str]:
     """What is counted differently in these questions."""
     for number in numbers:
         random, document = Random(f"members {number}"), asked(number)
@@ -150,12 +153,11 @@ def disputes(numbers: range) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     """All questions are about teams."""
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(questions, "BLOCKS", 0.3)
-    monkeypatch.setattr(questions, "NAMED", 0.0)
+    for name, share in DRAWN.items():
+        monkeypatch.setattr(questions, name, share)
 
 
-@pytest.mark.parametrize("part", [0, rarely(1), rarely(2), rarely(3)])
-def test_devices_of_teams_have_what_the_referee_counts(part: int) -> None:
+@pytest.mark.parametrize("numbers", [chosen("members"), rarely(range(400))], ids=len)
+def test_devices_of_teams_have_what_the_referee_counts(numbers: Sequence[int]) -> None:
     """Under any strategies of a layer, between any placements, every time and every byte of a device holds."""
-    assert [*disputes(range(100 * part, 100 * part + 100))] == []
+    assert [*disputes(numbers)] == []

@@ -49,7 +49,7 @@ class Tensors:
             for count, members in passing
         ]
         self.at_card = [members if count else 1 for count, members in passing]
-        self.cheapest = cache(self._cheapest)
+        self.cheapest, self.moved, self.parts = cache(self._cheapest), cache(self._moved), cache(self._divisible)
         self.dtype = question.dtype
 
     def end(self, name: str) -> Placements:
@@ -66,7 +66,7 @@ class Tensors:
             found.append(PART if parts and loop and axis == WHOLE else axis)
         return tuple(found)
 
-    def parts(self, name: str) -> list[int]:
+    def _divisible(self, name: str) -> list[int]:
         """Into how many parts each axis of a tensor may be divided."""
         rows = [(each, each["reads"][name]) for each in self.readers[name]]
         rows += [(self.makers[name], self.makers[name]["makes"])] if name in self.makers else []
@@ -87,7 +87,7 @@ class Tensors:
         ]
         return max(placements) < len(own) and not any(p % n for p, n in zip(own, counts, strict=True))
 
-    def moved(self, name: str, source: Placements, target: Placements, gradient: bool = False) -> int | None:
+    def _moved(self, name: str, source: Placements, target: Placements, gradient: bool = False) -> int | None:
         """Nanoseconds from placements of a tensor to others; None if there is no way."""
         size = 0 if gradient and name in self.inert else self.bytes[name] * self.size
         new = {axis for axis, (one, other) in enumerate(zip(source, target, strict=True)) if other == PART != one}

@@ -215,17 +215,17 @@ def _reduction(
         return alone + behind + lost, ()
     times, hides, base = chain.reduce[s, a:b].tolist(), tuple(chain.hides[s, a:b].tolist()), int(chain.reduce_base[s])
 
-    def of(times: list[int]) -> tuple[Bucket, ...]:
+    def of(times: list[int], sizes: Sequence[int] | None) -> tuple[Bucket, ...]:
         own = tuple(times), hides, base
         return best_buckets(*own) if sizes is None else given_buckets(*own, sizes)
 
-    buckets = of(times)
+    buckets = of(times, None if left else sizes)  # given ones are without what other stages copy
     total = exposed(buckets) + behind
     if left:
         for shared, _ in left:
             first = shared.layers[0] - a
             times[first] = max(times[first] - int(shared.reduced[s]), 0)
-        buckets = of(times)
+        buckets = of(times, sizes)
         total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
     total += lost
     if buckets and total > exposed(buckets):
