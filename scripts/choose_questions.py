@@ -55,7 +55,7 @@ class Test:
 
 
 TESTS = {
-    "answers": Test("test_referee", "question", 4000, 500, 40),
+    "answers": Test("test_referee", "question", 4000, 500, 18),
     "plans": Test("test_referee_plans", "document_of", 6000, 2500, 5),
     "members": Test("test_referee_members", "asked", 4000, 1500, 6),
     "ways": Test("test_referee_ways", "drawn", 1500, 120, 6),
