@@ -221,15 +221,17 @@ def test_embeddings_and_ties() -> None:
 
 
 class Odd(nn.Module):
-    """Uses a matrix twice, another not at all, and an operation without a rule; writes in place."""
+    """Uses a matrix twice, another not at all, one for nothing, and an operation without a rule; writes in place."""
 
     def __init__(self) -> None:
         super().__init__()
         self.twice, self.never, self.last = nn.Linear(16, 16), nn.Linear(16, 3), nn.Linear(16, 16)
+        self.aside = nn.Linear(16, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
         x = torch.cumsum(self.twice(self.twice(x)), 1)
+        self.aside(x).sum()
         return torch.relu_(self.last(x))
 
 
@@ -261,6 +263,8 @@ def test_what_has_no_rule_is_whole() -> None:
     assert found["cumsum"].loops == found["twice"].loops == found["twice#2"].loops == {}
     assert found["twice#2"].weights == ()
     assert [w.name for w in found["unused"].weights] == ["never.weight", "never.bias"]
+    listed = sorted(weight.name for each in found.values() for weight in each.weights)
+    assert listed == sorted(name for name, _ in Odd().named_parameters())
     assert found["relu"].loops == {"out": 16}
     assert list(found)[-1] == "relu"
 
