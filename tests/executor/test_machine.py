@@ -1,5 +1,6 @@
 """Description of a machine: the measurements, and the link that is fitted to them."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -36,12 +37,21 @@ def test_a_straight_line_is_found_again() -> None:
     assert fit_link(sizes, [2_000 + size / 4 for size in sizes]) == (4 * 10**9, 2_000)
 
 
-def test_a_line_below_the_origin_gets_no_latency() -> None:
-    """If the fitted latency would be negative, the bandwidth alone is fitted."""
-    sizes = list(SIZES)
-    bandwidth, latency = fit_link(sizes, [size / 4 - 500 for size in sizes])
-    assert latency == 0
-    assert bandwidth >= 4 * 10**9
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_line_is_closer(seed: int) -> None:
+    """Of those with a latency of at least 0, relative to each time: also where the best line lies below the origin."""
+    random = Random(seed)
+    sizes, shift = list(SIZES), random.choice((-500, 0, 500, 5_000))
+    times = [(size / 4 + shift) * random.uniform(0.8, 1.2) for size in sizes]
+
+    def error(bandwidth: float, latency: float) -> float:
+        return sum(
+            ((latency + size * 1e9 / bandwidth) / time - 1) ** 2 for size, time in zip(sizes, times, strict=True)
+        )
+
+    bandwidth, latency = fit_link(sizes, times)
+    near = [(bandwidth * by, max(latency + more, 0)) for by in (0.99, 1, 1.01) for more in (-50, 0, 50)]
+    assert error(bandwidth, latency) <= min(error(*line) for line in near) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("members", [2, 3, 4])

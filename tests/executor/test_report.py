@@ -1,12 +1,14 @@
 """Report of a run, merged from the measurements of its ranks."""
 
 from argparse import Namespace
+from random import Random
 
 import pytest
 
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span
 from pipeplan_executor.cli.run import untimed
+from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.train.report import RunReport, Seen, report_of
 
 F, B = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 1, 0)
@@ -26,6 +28,30 @@ def test_hosts_have_clocks_of_their_own() -> None:
     assert one == two
     assert one.step_times == (90,)
     assert one.timeline.spans[::2] == (Span(0, 0, F, 10, 50), Span(1, 0, B, 50, 85))
+
+
+def test_a_rank_is_measured_by_all_of_its_processes() -> None:
+    """Drawn runs of teams on two hosts: the last end, the largest peak, the actions of the first process."""
+    for seed in range(20):
+        random = Random(seed)
+        sizes = tuple(random.randint(1, 3) for _ in range(random.randint(1, 4)))
+        everyone, after = [], []
+        for _ in range(sum(sizes)):
+            host = random.choice("ab")
+            clock, begin, took = {"a": 0, "b": 10**6}[host], random.randint(0, 9), random.randint(20, 90)
+            spans = [[(F, clock + begin + 1, clock + begin + took - 1)]]
+            everyone.append(Seen(host, [1.0], [clock + begin], [clock + begin + took], spans, random.randint(1, 10**6)))
+        for one in everyone:
+            after.append(one.ends[0] - min(other.starts[0] for other in everyone if other.host == one.host))
+        report, groups = (
+            report_of(everyone, Processes(sizes)),
+            [range(sum(sizes[:r]), sum(sizes[: r + 1])) for r in range(len(sizes))],
+        )
+        assert report.step_times == (max(after),)
+        assert report.peaks == tuple(max(everyone[n].peak for n in group) for group in groups)
+        assert {span.device: span.end for span in report.timeline.spans} == {
+            rank: after[group[0]] - 1 for rank, group in enumerate(groups)
+        }
 
 
 @pytest.mark.parametrize(
