@@ -258,3 +258,13 @@ def test_numbers_of_numpy_count_as_pythons(tmp_path: Any) -> None:
     result = asked(np.int64)
     result.plan.save(tmp_path / "plan.json")
     assert result.value == asked(int).value
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_unknown_kinds_are_named_wherever_they_stand(place: int) -> None:
+    """One of four devices on two nodes is of a kind that the cluster does not have."""
+    kinds = ["gpu"] * 4
+    kinds[place] = "gpus"
+    nodes = Node(tuple(kinds[:2])), Node(tuple(kinds[2:]))
+    with pytest.raises(InputError, match=f"node {place // 2} names kind 'gpus'; known are gpu"):
+        Cluster("c", {"gpu": DeviceKind("gpu")}, nodes, Link())

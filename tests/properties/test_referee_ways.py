@@ -1,6 +1,6 @@
 """The ways in which teams may run layers, found without a search, as the referee prices them; and mixes of teams."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 
 import pytest
@@ -15,12 +15,15 @@ from referee.bridge import as_way, objects
 from referee.chosen import chosen
 from referee.documents import Document, Question
 from referee.mixes import mixable, mixed, mixes
+from referee.rarities import readers_without_tokens
 from referee.teams import Teams
 from referee.ways import Ways
 
 DRAWN = {"TEAMS": 1.0}
 """Shares of questions, all of which are about teams."""
 MOST = 10**6
+SPARE = "z"
+"""A kind of device that no node has."""
 
 
 def of_model(model: Model, size: int) -> Document:
@@ -128,13 +131,37 @@ def drawn(number: int) -> Document:
     return document
 
 
-def disputes(numbers: Iterable[int]) -> Iterator[str]:
+def rare(number: int) -> Document:
+    """The same, where an operator reads along another axis than tokens, a kind has no node, or only a loss is split."""
+    document, random = drawn(number), Random(f"rare {number}")
+    readers_without_tokens(random, document["model"])
+    if random.random() < 0.5:
+        document["cluster"]["devices"][SPARE] = {}
+    if random.random() < 0.3:
+        for graph in document["model"]["operators"].values():
+            for each in graph["operators"]:
+                if each["name"] not in (graph.get("loss") or {"operators": ()})["operators"]:
+                    each |= {"loops": {}, "groups": {}}
+    return document
+
+
+def asked_of(document: Document) -> list[TeamQuestion | MixedQuestion] | None:
+    """The questions of its teams; None if it is refused."""
+    try:
+        return list(team_questions(*objects(document)))
+    except InputError:
+        return None
+
+
+def disputes(numbers: Iterable[int], draw: Callable[[int], Document] = drawn) -> Iterator[str]:
     """What is counted differently in these questions."""
     for number in numbers:
-        document = drawn(number)
-        try:
-            every = list(team_questions(*objects(document)))
-        except InputError:
+        document = draw(number)
+        every = asked_of(document)
+        if every is None:
+            used = {kind: own for kind, own in document["cluster"]["devices"].items() if kind != SPARE}
+            if asked_of(document | {"cluster": document["cluster"] | {"devices": used}}) is not None:
+                yield f"question {number} is refused for a kind that no node has"
             continue
         ways = [(each, as_way(each.split)) for each in every if isinstance(each, TeamQuestion)]
         teams = {team: Ways(Teams(document, team)) for team in dict.fromkeys(way["team"] for _, way in ways)}
@@ -166,3 +193,9 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ways_of_teams_cost_what_the_referee_counts(numbers: Sequence[int]) -> None:
     """Where teams lie, what their devices have of layers, which ways are searched, and which mixes there are."""
     assert [*disputes(numbers)] == []
+
+
+@pytest.mark.parametrize("numbers", [(1, 9, 17), rarely(range(60))], ids=len)
+def test_rare_ways_of_teams_cost_what_the_referee_counts(numbers: Sequence[int]) -> None:
+    """The same of what random questions seldom have."""
+    assert [*disputes(numbers, rare)] == []

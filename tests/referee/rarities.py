@@ -1,6 +1,6 @@
 """What random questions seldom have by themselves: two ties, three kinds, large shares, odd outputs, heavy weights.
 
-And attention that reads tensors without tokens.
+And operators that read tensors without tokens, attention and others.
 """
 
 from random import Random
@@ -98,6 +98,23 @@ def operands_without_tokens(random: Random, model: Document) -> None:
                     _make_by_weights(random, makers[source])
             used = {loop for axes in each["reads"].values() for loop in axes}
             each["loops"] |= {loop: random.choice((2, 12)) for loop in sorted(used) if random.random() < 0.7}
+
+
+def readers_without_tokens(random: Random, model: Document) -> None:
+    """Let one of the operators that make or read what passes between layers read it along another axis than tokens."""
+    for graph in model.get("operators", {}).values():
+        ends = {*graph.get("inputs", ("input",)), *graph.get("outputs", ()), graph["operators"][-1]["name"]}
+        for source in sorted(ends):
+            readers = [each for each in graph["operators"] if "token" in each["reads"].get(source, ())]
+            rows = len(readers) + sum(
+                each["name"] == source and "token" in each["makes"] for each in graph["operators"]
+            )
+            if not readers or rows < 2 or random.random() < 0.3:
+                continue
+            own = random.choice(readers)
+            own["reads"][source] = ["s" if loop == "token" else loop for loop in own["reads"][source]]
+            used = {loop for axes in (own["makes"], *own["reads"].values()) for loop in axes}
+            own["loops"] = {loop: parts for loop, parts in own["loops"].items() if loop != "token" or loop in used}
 
 
 def _make_by_weights(random: Random, maker: Document) -> None:

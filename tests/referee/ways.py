@@ -160,6 +160,9 @@ class Ways:
         if sizes not in self.shapes | ({(teams.team,)} if not self.name else set()):
             yield f"a mesh of {sizes} is searched, not of {self.shapes}"
             return
+        by_mesh = sizes in self.shapes  # else along one axis
+        if not by_mesh and any(split["passes"]) and list(split["passes"]) != teams.sequence:
+            yield f"outputs of layers {split['passes']} are split along tokens, not of {teams.sequence}"
         sizes = sorted({size for _, size in split["strategies"]})
         if set(sizes) != set(self.possible(split)):
             yield f"a way is searched at {sizes}, not at {self.possible(split)}"
@@ -168,10 +171,13 @@ class Ways:
             rows = [self.layer(i, kind, size, split) if teams.graph(i) else None for i in range(teams.question.n)]
             known = [row for row in rows if row is not None]
             every = [
-                member.loops_of(strategies, each["name"]) for member, strategies in known for each in member.operators
+                member.loops_of(strategies, each["name"])
+                for member, strategies in known
+                for each in member.operators
+                if by_mesh or each["name"] not in member.loss
             ]
             if not any(map(any, every)):
-                yield "nothing is split"
+                yield "nothing is split" + " but the loss" * (not by_mesh)
             on_tokens = (
                 TOKEN in member.loops_of(strategies, each["name"])
                 for member, strategies in known

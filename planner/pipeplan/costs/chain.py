@@ -239,7 +239,7 @@ class Chain(LayerTables):
     def select(self, rows: tuple[int, ...]) -> "Chain":
         """Return the same chain on some of the stages. Between former non-neighbours the slowest link counts.
 
-        This is an estimate for partitioners: a plan itself is priced on its own devices.
+        This is an estimate for partitioners, of stages without replicas: a plan is priced on its own devices.
         """
         kept = list(rows)
         hops = [slice(a, b) for a, b in pairwise(kept)]
@@ -251,12 +251,7 @@ class Chain(LayerTables):
             received=self.received[kept[:-1]],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
-            busiest=tuple(min(self.busiest[hop], key=_share) for hop in hops),
+            busiest=tuple(self.busiest[s] for s in kept[:-1]),
             shared=tuple(weights.select(kept) for weights in self.shared),
             passes=tuple(self.passes[s] for s in kept),
         )
-
-
-def _share(busiest: tuple[int, tuple[int, ...]]) -> float:
-    """Return the share of the micro-batches that use the busiest resource."""
-    return len(busiest[1]) / busiest[0]

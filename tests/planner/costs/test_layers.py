@@ -1,7 +1,9 @@
 """Costs of a layer: measured, between measurements, outside them, or estimated."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 
+import numpy as np
 import pytest
 
 from pipeplan.core.cluster import DeviceKind
@@ -36,6 +38,20 @@ def test_between_two_sizes_every_figure_is_linear() -> None:
     """Only the two neighbours count."""
     model = _profiled(2, 4, 100)
     assert layer_costs(model, GPU, 3) == (_cost(3), _cost(9))
+
+
+def test_between_any_sizes_figures_lie_on_the_line_between_the_next_ones() -> None:
+    """Costs at random sizes that follow no rule: neither a smaller nor a larger size counts than the two next ones."""
+    draw, names = Random(3), [each.name for each in fields(LayerCost)]
+    for _ in range(50):
+        sizes = draw.sample(range(1, 30), 4)
+        costs = {size: LayerCost(*(draw.randint(0, 1000) for _ in names)) for size in sizes}
+        profiles = tuple(Profile("gpu", size, (cost,), MEASURED) for size, cost in costs.items())
+        size, own = draw.randint(min(sizes), max(sizes)), sorted(sizes)
+        (found,) = layer_costs(Model("m", (Layer("a", 1),), profiles), GPU, size)
+        for name in names:
+            wanted = np.interp(size, own, [getattr(costs[each], name) for each in own])
+            assert abs(getattr(found, name) - wanted) <= 0.5 + 1e-9
 
 
 def test_outside_the_measured_sizes_is_refused() -> None:

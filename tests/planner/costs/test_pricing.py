@@ -1,11 +1,13 @@
 """Prices of the layers on the stages' devices."""
 
 from dataclasses import replace
+from itertools import pairwise
+from random import Random
 
 import pytest
 
 from helpers.instances import equal_devices, model_of
-from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.cluster import DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices, price
@@ -48,3 +50,23 @@ def test_teams_of_unlike_sizes_send_the_smaller_parts(back: bool) -> None:
     source, target = sorted(kinds, reverse=back)
     found = Prices(model, equal_devices(2), Job(batch=2)).crossing(kinds[source], kinds[target], 1)
     assert (found.sent.tolist(), found.received.tolist()) == ([5], [sizes[target]])
+
+
+def test_a_chain_of_some_stages_is_theirs_with_the_slowest_link_between() -> None:
+    """Of random devices on two nodes: all tables are those of the devices by themselves; links are no faster."""
+    draw, node, later = Random(6), Node(("unit",) * 3, Link(10**9, 2)), 0
+    cluster = replace(equal_devices(1), nodes=(node, node), network=Link(10**8, 9))
+    job = Job(batch=2)
+    for _ in range(40):
+        devices = draw.sample(cluster.devices, 5)
+        rows = tuple(sorted(draw.sample(range(5), draw.randint(1, 4))))
+        some = price(MODEL, cluster, devices, 1, job).select(rows)
+        alone = price(MODEL, cluster, [devices[s] for s in rows], 1, job)
+        for table in ("forward", "backward", "update", "resident", "saved", "limit", "boundary", "received"):
+            assert (getattr(some, table) == getattr(alone, table)).all(), table
+        for s, (a, b) in enumerate(pairwise(rows)):
+            slower = (some.send[s] - alone.send[s], some.latency[s] - alone.latency[s])
+            assert (slower[0] >= 0).all() and slower[1] >= 0
+            assert b - a > 1 or not (slower[0].any() or slower[1])
+            later += bool(slower[1])
+    assert later >= 3

@@ -6,7 +6,8 @@ import pytest
 
 from helpers.instances import equal_devices, model_of, two_kinds_of_device
 from pipeplan import load_cluster, load_model
-from pipeplan.core.model import Model, Provenance
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.model import Model, Provenance, Work
 from pipeplan.costs.sources import sources
 from pipeplan.solve import solve
 
@@ -66,3 +67,17 @@ def test_every_kind_is_told_apart() -> None:
     assert costs.name == "estimates"
     both = sources(load_model("gnmt-8"), load_cluster("4-v100-4-p100"), (1,))
     assert "of the peaks of v100-16gb and p100" in both.as_text()
+
+
+@pytest.mark.parametrize("kinds", [(), ("unit",), ("slow",), ("unit", "slow")])
+def test_uncounted_operations_are_named_where_any_kind_is_estimated(kinds: tuple[str, ...]) -> None:
+    """Of two kinds none, one or both are profiled: times of what is not profiled lack what is not counted."""
+    plain = model_of([2, 3], kinds=("unit", "slow"))
+    work = Work(1, 1, 1, 1, 1, uncounted=("custom",))
+    plain = replace(plain, layers=(replace(plain.layers[0], work=work), *plain.layers[1:]))
+    model = replace(plain, profiles=tuple(each for each in plain.profiles if each.device in kinds))
+    cluster = two_kinds_of_device()
+    cluster = replace(cluster, kinds={name: DeviceKind(name) for name in cluster.kinds})
+    costs = sources(model, cluster, (1,))
+    assert costs.uncounted == (("l0",) if len(kinds) < 2 else ())
+    assert costs.estimated is (len(kinds) < 2)

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from random import Random
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.buckets import every_cut, left
 from helpers.happening import happens
 from helpers.instances import model_of
 from pipeplan.analysis.explain.sensitivities import candidates
@@ -16,6 +18,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Tie
+from pipeplan.core.pipeline import layer_counts
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import merge_overlapping, tied_stages, with_reductions
 from pipeplan.core.validate import validate_plan, validate_schedule
@@ -275,3 +278,28 @@ def test_no_set_of_stages_is_faster_than_its_members_least(widths: list[int], wa
         if {0, len(widths) - 1} <= set(members):
             certain = least_together(three, groups, size, ends=True)
             assert all(certain[s] <= together(three, groups, members, size) for s in members)
+
+
+def test_given_buckets_hold_where_weights_are_shared() -> None:
+    """Of random stages: sums in given buckets end as on the clock, also where a part is summed with another stage."""
+    draw, overlapped = Random(2), 0
+    for _ in range(40):
+        n, size = draw.randint(3, 6), 400 * draw.randint(1, 9)
+        parameters = [size, *(400 * draw.randint(0, 9) for _ in range(n - 1))]
+        model = model_of([draw.randint(1, 4000) for _ in range(n)], parameters=parameters)
+        model = replace(model, ties=(Tie(("l0", f"l{n - 1}"), draw.randint(1, size)),))
+        devices, job = cluster(4).devices, Job(batch=2, overlap_reduction=True)
+        chain = price(model, cluster(4), [devices[:2], devices[2:]], 1, job)
+        cut = draw.randint(2, n - 1)
+        sizes = draw.choice([*every_cut(cut)])
+        stage = assemble(chain, cluster(4), (0, cut, n), buckets=(sizes, (n - cut,))).stages[0]
+        joint, hidden = together(cluster(4), chain.groups, (0, 1), model.ties[0].parameters), chain.hides[0].tolist()
+        whole, apart = (list(zip(chain.reduce[0].tolist()[:cut], hidden, strict=False)) for _ in range(2))
+        reduced, base = int(chain.shared[0].reduced[0]), int(chain.reduce_base[0])
+        apart[0] = max(whole[0][0] - reduced, 0), whole[0][1]
+        readings = left(whole, sizes, base) + max(joint - reduced, 0), left(apart, sizes, base) + joint
+        assert stage.reduce == max(readings)
+        given_again = [count for count in layer_counts(stage.buckets) if count]
+        assert len(given_again) <= len(sizes) and {*given_again} <= {*sizes}
+        overlapped += left(whole, sizes, base) < left(whole, (cut,), base)
+    assert overlapped >= 10

@@ -155,6 +155,10 @@ def test_slices_may_take_different_times() -> None:
     stage = replace(pipeline.stages[0], update=5)
     assert (stage.duration(Kind.FORWARD, 1), stage.least(Kind.FORWARD), stage.slices) == (20, 10, 2)
     assert stage.total(Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE) == 30 + 60 + 5
+    slower = stage.with_durations(lambda kind, part: stage.duration(kind, part) * (3 + part))
+    passes = (Kind.FORWARD, Kind.BACKWARD)
+    assert [[slower.duration(kind, part) for part in range(2)] for kind in passes] == [[30, 80], [60, 160]]
+    assert slower.duration(Kind.UPDATE) == 15
     three = Schedule.from_text("sliced", ["0F0 0F0.1 0F0.2 0B0.2 0B0.1 0B0"])
     with pytest.raises(PlanError, match="stage 0 has times for 2 slices, the schedule has 3"):
         simulate(three, line(1, (10, 20), (20, 40)))

@@ -2,7 +2,9 @@
 
 import random
 from dataclasses import replace
+from fractions import Fraction
 from importlib import import_module
+from itertools import pairwise
 from math import inf, prod
 
 import numpy as np
@@ -16,18 +18,20 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.core.operators import INPUT, SAMPLE, Operator, OperatorGraph, Weight
-from pipeplan.core.strategies import UNSPLIT, AxisStrategy, Strategy
+from pipeplan.core.strategies import UNSPLIT, AxisStrategy, Placements, Strategy
 from pipeplan.costs.sharding.clusters import mesh_of, meshes_of
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.frontiers import over_meshes
 from pipeplan.costs.sharding.joined import joined_layers
-from pipeplan.costs.sharding.prices import tied_costs, weight_exchange
+from pipeplan.costs.sharding.prices import tied_costs, weight_exchange, weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.products import Product, products
+from pipeplan.costs.sharding.redistributions import path
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh, mesh_on
+from pipeplan.costs.sharding.strategies import made, needed, ungathered
 from pipeplan.costs.sharding.unsplit import require_divided, undivided, unsplit
-from pipeplan.costs.sharding.volumes import IN, OUT, ROW, LinearMap, volume
+from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap, received, volume
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier
@@ -189,6 +193,43 @@ def test_products_receive_their_volumes(seed: int) -> None:
             assert found.over_least == pytest.approx(sent.over_least)
             assert found.received >= found.least - 1e-6
         checked += 1
+
+
+def test_products_receive_what_their_own_tensors_need() -> None:
+    """Of random maps, whose tensors have as many bytes and unlike parts: the numbers of all steps on fastest paths."""
+    draw, sizes, side = random.Random(8), (2, 3), 36
+    mesh, moved = Mesh(sizes, (Link(10**9), Link(7 * 10**8, 3))), 0
+
+    def numbers(problem: MeshProblem, name: str, source: Placements, target: Placements) -> Fraction:
+        steps = path(source, target, 4 * side * side, mesh, problem.tensors[name].parts)
+        total = Fraction(0)
+        for before, after in pairwise((source, *(steps or ()))):
+            [axis] = (axis for axis in range(2) if before[axis] != after[axis])
+            others = prod(n for n, k, at in zip(sizes, before, range(2), strict=True) if k >= 0 and at != axis)
+            total += received(side * side, sizes, Algorithm.RING, axis, before[axis], after[axis], others)
+        return total
+
+    for _ in range(12):
+        plain = dense(side, (side, side, side, side))
+        own = [replace(each, loops=dict(draw.sample([*each.loops.items()], 2))) for each in plain.operators]
+        graph = replace(plain, operators=tuple(own))
+        problem = MeshProblem(Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1), mesh, keeps=False)
+        for _ in range(4):
+            choice = [draw.randrange(len(each)) for each in problem.signatures]
+            if problem.sharding.evaluate(choice) is None:
+                continue
+            chosen = problem.signatures_of(choice)
+            for each, found in zip(own, products(problem, choice, 4), strict=True):
+                (source,), (strategy, held) = each.reads, chosen[each.name]
+                wanted = numbers(problem, each.name, made(each, strategy), held)
+                if source in chosen:
+                    wanted += numbers(problem, source, chosen[source].held, needed(each, strategy, source))
+                [weight] = each.weights
+                gathered = weight_parts(weight, ungathered(strategy), sizes), weight_parts(weight, strategy, sizes)
+                wanted += Fraction(side * side, gathered[0]) - Fraction(side * side, gathered[1])
+                assert found.received == pytest.approx(float(wanted))
+                moved += wanted > 0
+    assert moved >= 20
 
 
 def test_products_are_those_of_a_matrix() -> None:
