@@ -247,7 +247,8 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         sides += [through + (many[s] - 1) * one, through + (many[s] - 1) * other]
         if p.alternating:
             first = max(1, int((p.in_flight if p.warm_up is None else p.warm_up)[s]))
-            sides.append(through + max(many[s] - first, 0) * (one + late_weight[s]) + (many[s] - 1) * other)
+            slower = 0 if p.slower_pairs is None else int(p.slower_pairs[s])
+            sides.append(through + slower + max(many[s] - first, 0) * (one + late_weight[s]) + (many[s] - 1) * other)
     for s, (f, g) in enumerate(zip(send, back, strict=True)):  # services bound for links
         if p.overlap == "copy":
             sides += [alone + (carried[s] - 1) * f, alone + (carried[s] - 1) * g]
@@ -376,6 +377,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["resources"] = tuple(random_resource(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):
         found["warm_up"] = rng.integers(0, many + 2, depth)
+        found["slower_pairs"] = rng.integers(0, 2 * largest, depth) * rng.integers(0, 2, depth)
     if draw(st.booleans()):
         sorts = rng.integers(1, n + 1)  # layers of one sort have equal numbers
         found["saved"] = np.resize(rng.integers(0, 12, sorts), n)

@@ -55,7 +55,9 @@ time. With
       none             (M_s − 1) (F_s + f_s),   (M_s − 1) (B_s + g_{s−1})
       stream           (M_s − 1) F_s,   (M_s − 1) B_s,   m_s f_s − F_s,   m_s g_s − B_{s+1}
     path cuts        T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s + ρ_s R_s) + Σ_s (φ_s f_s + γ_s g_s)   of each `PathCut`
-    warm-up          T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s  (none: F_s + f_s, B_s + g_{s−1}), if ``alternating``
+    warm-up          T ≥ R + σ_s + max(M_s − k_s, 0) F_s + (M_s − 1) B_s  (none: F_s + f_s, B_s + g_{s−1}), if
+                     ``alternating``; σ_s, of pairs of replicas that are slower than the fastest, if micro-batches are
+                     run in order
     link resources   of each `LinkResource` that is busy for V in a step with activations or gradients of link s,
                      and with V' for link s + 1
                      T ≥ R + V − f_s,   T ≥ R + V − g_s                    (stream: F_s for f_s, B_{s+1} for g_s)

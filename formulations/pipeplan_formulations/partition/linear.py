@@ -233,6 +233,7 @@ class _Step:
         for s, count in enumerate(problem.through):
             through, own, weight = self.trip.of_stage(s), self.own.of_stage(s), self.service.weight[s]
             longer = None if self.trip is self.own else problem.longer(own, through)
+            count = count._replace(slower=scale.down(count.slower))
             lanes = delays(
                 problem.overlap, count, self.service.of_stage(s), through, longer, sends[s + 1], returns[s], weight
             )

@@ -53,6 +53,9 @@ class PartitionTables(PassTables):
     warm_up : array of int, optional
         k_s of the warm-up bound, if it may exceed that of the memory limit: the most forwards of a replica before its
         first backward.
+    slower_pairs : array of int, optional
+        σ_s of the warm-up bound: what the transfers of its two micro-batches take longer than over the fastest pairs of
+        replicas; by default 0.
     samples : int, optional
         N of the loads; by default M.
     weight : array of int, optional
@@ -77,7 +80,8 @@ class PartitionTables(PassTables):
         **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
         "recomputable": ("n",),
         "cuts": ("c",),
-        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base", "gather_base"), ("S",)),
+        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "slower_pairs"), ("S",)),
+        **dict.fromkeys(("reduce_base", "gather_base"), ("S",)),
         **dict.fromkeys(("latency", "link_counts"), ("L",)),
         "received": ("c", "Lc"),
         **dict.fromkeys(("resident", "saved", "workspace", "rebuilt", "output", "beside"), ("n", "Sn")),
@@ -96,6 +100,7 @@ class PartitionTables(PassTables):
     link_counts: Array | None = None
     alternating: bool = False
     warm_up: Array | None = None
+    slower_pairs: Array | None = None
     samples: int | None = None
     weight: Array | None = None
     ahead_weight: Array | None = None
@@ -175,7 +180,10 @@ class PartitionTables(PassTables):
         counts = [1, *(counts if self.link_counts is None else self.link_counts.tolist()), 1]
         in_flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
         late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, in_flight, strict=True)]
-        return tuple(Counts(most[s], late[s], counts[s + 1], counts[s]) for s in range(self.stages))
+        slower = [0] * self.stages
+        if self.alternating and self.slower_pairs is not None:
+            slower = self.slower_pairs.tolist()
+        return tuple(Counts(most[s], late[s], counts[s + 1], counts[s], slower[s]) for s in range(self.stages))
 
     def options(self, s: int) -> SpanOptions:
         """Recomputation options of stage s."""

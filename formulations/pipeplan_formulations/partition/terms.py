@@ -26,13 +26,15 @@ class Counts(NamedTuple):
     """Numbers of micro-batches per step: integers, or arrays over pipelines.
 
     ``stage`` (M_s): on the stage's busiest replica. ``late``: forwards there that must follow its first backward.
-    ``out``, ``into``: over the busiest resource of link s, and of link s − 1.
+    ``out``, ``into``: over the busiest resource of link s, and of link s − 1. ``slower``: nanoseconds of the warm-up's
+    pairs of replicas beyond R.
     """
 
     stage: Number
     late: Number
     out: Number
     into: Number
+    slower: Number = 0
 
 
 def load(overlap: Overlap, forward: Number, backward: Number, send: Number, return_in: Number) -> Number:
@@ -81,7 +83,8 @@ def delays(
     there, back = service
     if overlap == "none":
         there, back = there + send, back + return_in
-    lanes = (counts.stage - 1) * there, counts.late * (there + weight) + (counts.stage - 1) * back
+    warm_up = counts.late * (there + weight) + (counts.stage - 1) * back + counts.slower
+    lanes = (counts.stage - 1) * there, warm_up
     if longer is not None:
         lanes = lanes[0] + longer, lanes[1] + longer
     if overlap == "none":

@@ -1,9 +1,16 @@
 """Loads of shared links of device groups, checked by hand."""
 
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from helpers.instances import model_of
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.job import Job
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.space.shared_links import shared_link_loads
+from pipeplan.search.space.space import Space
 
 BYTES = np.array([10, 20])
 """Bytes over each of two layer boundaries."""
@@ -46,6 +53,39 @@ def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
         (0, False, [20, 40], [20, 40]),
         (0, True, [20, 40], [20, 40]),
     ]
+
+
+def slow_pairs(draw: Random) -> tuple[int, int]:
+    """σ of a random pipeline's stages, the largest, and the gain of its partition's bound, which is no more than a step.
+
+    Three nodes of two or three devices, packed by up to four stages.
+    """
+    node = Node(("unit",) * draw.randint(2, 3), Link(draw.choice([40, 10**9]), draw.randint(0, 3)))
+    network = Link(draw.choice([1, 10, 100]) * 10**6, draw.randint(0, 9))
+    cluster = Cluster("three", {"unit": DeviceKind("unit")}, (node,) * 3, network, Overlap.COPY)
+    layers = draw.randint(4, 6)
+    times = [[draw.randint(1, 9) * 1000 for _ in range(layers)] for _ in "FB"]
+    model = model_of(*times, output=[draw.choice([20, 30]) for _ in range(layers)])
+    batch = draw.randint(4, 12)
+    space = Space(model, cluster, Job(batch, micro_batches=(batch,), zero=(0,)))
+    groups, left = [], list(cluster.devices)
+    while left and len(groups) < 4:
+        count = draw.randint(1, min(3, len(left)))
+        groups.append(tuple(left[:count]))
+        del left[:count]
+    edges = (0, *sorted(draw.sample(range(1, layers), len(groups) - 1)), layers)
+    candidate = draw.choice([each for each in space.candidates(tuple(groups), 1) if each.family.alternates])
+    plain = replace(candidate, slower_pairs=None).problem.evaluate(edges)
+    bound = candidate.problem.evaluate(edges)
+    assert plain <= bound <= evaluate(cluster, candidate, edges).value
+    return max(each.slower for each in candidate.problem.through), bound - plain
+
+
+def test_slow_pairs_lengthen_the_round_trip_and_no_bound_exceeds_the_step():
+    """Micro-batches take turns and are run in order, so it is known which of them pass over slow pairs of replicas."""
+    found = [slow_pairs(Random(seed)) for seed in range(150)]
+    assert sum(sigma > 0 for sigma, _ in found) > 30
+    assert sum(gain > 0 for _, gain in found) > 10
 
 
 def test_inside_a_node_nothing_is_shared():

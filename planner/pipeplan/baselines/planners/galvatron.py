@@ -16,6 +16,8 @@ What differs from the original: the strategies of a layer are to keep what it sa
 layers alike, at one level of ZeRO: this module is asked once for each split and level, and the least value counts.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -52,12 +54,22 @@ def least_extra(times: Array, keeps: Array, repeats: Array, room: int) -> int | 
         return None
     best = np.full(need + 1, np.iinfo(np.int64).max // 2)  # [u]: least time that saves u units, or need and more
     best[0] = 0
-    for time, saved in zip(times.tolist(), savings.tolist(), strict=True):
-        if saved:
-            taken = best + time
-            best[saved:] = np.minimum(best[saved:], taken[: max(need + 1 - saved, 0)])
-            best[need] = min(best[need], taken[max(need - saved, 0) :].min())
+    for (time, saved), number in Counter(zip(times.tolist(), savings.tolist(), strict=True)).items():
+        for many in _bundles(number) if saved else ():
+            taken, more = best + many * time, many * saved
+            best[more:] = np.minimum(best[more:], taken[: max(need + 1 - more, 0)])
+            best[need] = min(best[need], taken[max(need - more, 0) :].min())
     return int(best[need])
+
+
+def _bundles(number: int) -> Iterator[int]:
+    """Yield parts of a number of equal layers, 1, 2, 4, … and the rest: some of them make up any smaller number."""
+    part = 1
+    while number:
+        part = min(part, number)
+        yield part
+        number -= part
+        part *= 2
 
 
 def stage_time(pipeline: EvenPipeline, a: int, b: int) -> float | None:

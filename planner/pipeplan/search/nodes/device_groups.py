@@ -81,7 +81,8 @@ class DeviceGroupsNode(Node):
             box = InFlightBox.of(candidates[0].replicas, candidates[0].micro_batches)
             counts += [box.low, box.high]
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
-        one_lane = min(candidates, key=lambda candidate: candidate.family.two_lanes)  # needs the least workspace
+        # One lane needs the least workspace, and 1F1B obeys an inequality that others need not.
+        one_lane = min(candidates, key=lambda candidate: (candidate.family.two_lanes, candidate.family.alternates))
         problem = partition_problem(one_lane, tuple(held.tolist()), tuple(warm_up.tolist()))
         report = partition.solve(problem, search.precise(search.left), backend="listing", cutoff=search.cutoff)
         if not self.learn(report):

@@ -15,7 +15,7 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.wording import counted, in_a_row, stages_of, team_suffix, zero_suffix
 from pipeplan.costs.assembly import assemble, own_ranks
-from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
 from pipeplan.schedules import Family
 from pipeplan.search.space.constraints import Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
@@ -40,6 +40,8 @@ class Candidate:
         Whether 1F1B may hold other numbers of micro-batches than the named families do.
     resources : tuple of LinkResource
         Link resources that transfers share.
+    slower_pairs : array of int, optional
+        What slow pairs of replicas add to the warm-up bound of each stage, where micro-batches are run in order.
     placement : tuple of tuple of int, optional
         The ranks of each stage, of which several stages may share some; by default each stage has ranks of its own.
     """
@@ -52,6 +54,7 @@ class Candidate:
     where: Mask
     free: bool = False
     resources: tuple[LinkResource, ...] = ()
+    slower_pairs: Array | None = None
     placement: Placement = ()
 
     @property
@@ -215,6 +218,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,
+        slower_pairs=candidate.slower_pairs if candidate.family.alternates and not candidate.placement else None,
         resources=candidate.resources,
         cuts=candidate.cuts,
         where=candidate.where,

@@ -68,6 +68,27 @@ def surplus(cluster: Cluster, chain: Chain, link: int, period_index: int) -> Arr
     return slower
 
 
+def slower_pairs(cluster: Cluster, chain: Chain, micro_batches: int) -> Array:
+    """For each stage, nanoseconds of σ in the warm-up bound: what its two micro-batches lose by slow pairs of replicas.
+
+    Micro-batch 0 goes to the last stage and comes back; then the last one of the stage's first replica goes on to the
+    first stage. Over each boundary the least of all places where it may lie counts.
+    """
+    links = range(chain.stages - 1)
+
+    def longer(link: int, micro_batch: int) -> int:
+        source, target = (group[micro_batch % len(group)] for group in chain.groups[link : link + 2])
+        late = cluster.link(source, target).latency - int(chain.latency[link])
+        return late + int(surplus(cluster, chain, link, micro_batch).min())
+
+    first = [longer(link, 0) for link in links]
+    found = []
+    for s, replicas in enumerate(chain.replicas):
+        last = (micro_batches - 1) // replicas * replicas
+        found.append(sum(first) + sum(first[s:]) + sum(longer(link, last) for link in links[:s]))
+    return np.array(found, np.int64)
+
+
 @lru_cache(maxsize=256)
 def _occupancy(link: Link, sizes: bytes) -> Array:
     return np.array([link.occupancy(size) for size in np.frombuffer(sizes, np.int64).tolist()], np.int64)

@@ -36,7 +36,7 @@ from pipeplan.search.space.in_flight import FREE, InFlightBox, between
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
-from pipeplan.search.space.shared_links import shared_link_loads
+from pipeplan.search.space.shared_links import shared_link_loads, slower_pairs
 from pipeplan_formulations.partition import LinkResource
 
 FEW = REGIMES.listed_groups.most
@@ -327,12 +327,15 @@ class Space:
         if len(groups) == 1:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[LinkResource, ...] = ()
+        slower = None
         if self.job.objective.simulated:
+            if self.cluster.overlap is Overlap.COPY:
+                slower = slower_pairs(self.cluster, chain, count)
             shared = shared_link_loads(
                 self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])
             )
         return [
-            Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared)
+            Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared, slower)
             for each in families
         ]
 
