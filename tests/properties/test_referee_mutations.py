@@ -41,7 +41,7 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
-from pipeplan.search.space import candidates, device_groups, placing
+from pipeplan.search.space import candidates, device_groups, placing, shared_links
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
@@ -53,6 +53,7 @@ from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.tables import PartitionTables
 from referee import questions
 from referee.bridge import ask
 from referee.operators import in_equal_teams
@@ -337,6 +338,27 @@ def test_periods_bounded_like_steps_are_noticed(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(shapes, "_Terms", lambda **parts: terms(**{**parts, "objective": "step"}))
     assert "above the optimum" in noticed(in_a_long_run, slow_to_update, first=40)
+
+
+def test_last_stages_that_always_end_with_the_first_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a joint sum the last stage's update waits for nobody, and the first stage's backwards hide it."""
+    monkeypatch.setattr(PartitionTables, "ends_together", property(lambda own: own.stages > 1))
+    assert "above the optimum" in noticed(lambda document: "ties" not in document["model"], slow_to_update)
+
+
+def far_apart(document: dict[str, Any]) -> None:
+    """As `hardly_apart`, with tensors that take long over the network, beside computation."""
+    hardly_apart(document)
+    document["cluster"] |= {"overlap": True, "network": {"bandwidth": 10**8, "latency": 3}}
+
+
+def test_pairs_of_replicas_that_are_slower_than_they_are_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where slow pairs count fifty times the bound is above the step of the best partition."""
+    slower = shared_links.slower_pairs
+    monkeypatch.setattr(space, "slower_pairs", lambda *own: 50 * slower(*own))
+    assert "above the optimum" in noticed(
+        lambda document: aggregated(document) and several(document), far_apart, first=494
+    )
 
 
 def test_periods_without_what_other_stages_do_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
 
 
 def slow_pairs(draw: Random) -> tuple[int, int]:
-    """σ of a random pipeline's stages, the largest, and the gain of its partition's bound, which is no more than a step.
+    """The largest σ of a random pipeline's stages, and what its partition's bound gains; it is no more than the step.
 
     Three nodes of two or three devices, packed by up to four stages.
     """

@@ -127,6 +127,7 @@ class AggregateNode(Node):
 
     A node follows its ``targets``; None where all layouts are small, and decided at once. 1F1B's bound is GPipe's too
     (docs/bounds/allocation.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
+    ``known``: the best allocation of the node above.
     """
 
     bound: int
@@ -138,6 +139,7 @@ class AggregateNode(Node):
     slice: float = FIRST_SLICE
     proved: int = 0
     estimated: bool = False
+    known: Allocation = ()
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
 
     @property
@@ -193,6 +195,8 @@ class AggregateNode(Node):
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
         if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
             return self._estimate(search, problem, Clock(Limits(slice_)))
+        if self._is_known(problem):
+            return Step.split(list(self._below()))
         target = self._target(search)
         accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
         report = allocation.solve(problem, Limits(slice_, accuracy), cutoff=target.cutoff, known=self.proved)
@@ -206,7 +210,7 @@ class AggregateNode(Node):
         if report.solution is None:  # nothing lies below the target
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
-        value = report.objective or 0
+        value, self.known = report.objective or 0, report.solution
         rows = (self._submit(search, own, problem, report.solution, value) for own in self.space.chosen(self.size))
         found = list(chain.from_iterable(rows))
         if search.fathoms(self.bound):
@@ -229,6 +233,12 @@ class AggregateNode(Node):
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
+
+    def _is_known(self, problem: ChainAllocation) -> bool:
+        """True in a tree if the allocation of the node above is one of this node's, and no solve raises the bound."""
+        if not self.last or not problem.feasible(self.known):
+            return False
+        return problem.evaluate(self.known) <= self.bound * (1 + CLOSE_IN_TREE)
 
     def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
         """Raise the bound by the furthest-end programme, and simulate its allocations.
