@@ -69,7 +69,7 @@ def largest(problem: PartitionTables) -> int:
     # Every stage may pay the bases of its sums and of its gathers, and its part of each tie.
     tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)
     once = problem.stages * int((problem.reduce_base + problem.gather_base).max()) + tied
-    once += max(count.slower for count in problem.through)
+    once += max(int(count.slower) for count in problem.through)
     work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
     links = (problem.send, problem.send_back, problem.link)
     sends = sum(int(table.max(axis=1).sum(dtype=object)) for table in links if table.size)

@@ -195,7 +195,7 @@ class AggregateNode(Node):
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
         if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
             return self._estimate(search, problem, Clock(Limits(slice_)))
-        if self._is_known(problem):
+        if self._is_known(search, problem):
             return Step.split(list(self._below()))
         target = self._target(search)
         accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
@@ -234,11 +234,12 @@ class AggregateNode(Node):
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
 
-    def _is_known(self, problem: ChainAllocation) -> bool:
+    def _is_known(self, search: PlanSearch, problem: ChainAllocation) -> bool:
         """True in a tree if the allocation of the node above is one of this node's, and no solve raises the bound."""
         if not self.last or not problem.feasible(self.known):
             return False
-        return problem.evaluate(self.known) <= self.bound * (1 + CLOSE_IN_TREE)
+        value = problem.evaluate(self.known)
+        return not search.fathoms(value) and value <= self.bound * (1 + CLOSE_IN_TREE)
 
     def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
         """Raise the bound by the furthest-end programme, and simulate its allocations.
