@@ -1,7 +1,7 @@
 """Probes in the planner's modules: which way each condition, comparison, minimum and difference came out.
 
 `install` makes later imports put them in. A branch that both a fault and the right code take says nothing, so
-comparisons also tell equal from unequal, and sums and quotients whether what a fault might drop is nothing.
+comparisons also tell equal from unequal, and sums whether the term that a fault might drop is nothing.
 """
 
 import ast
@@ -45,11 +45,11 @@ def _compare(place: int, name: str, left: Any, right: Any) -> Any:
     return result
 
 
-def _right(place: int, name: str, left: Any, right: Any) -> Any:
-    """Note whether a term is nothing, or a quotient exact."""
-    if type(right) in (int, float):
-        _note(place, bool(right if name != "FloorDiv" else right and type(left) is int and left % right))
-    return right
+def _term(place: int, value: Any) -> Any:
+    """Note whether what is added or subtracted is nothing."""
+    if type(value) in (int, float):
+        _note(place, bool(value))
+    return value
 
 
 def _least(place: int, function: Any, *values: Any) -> Any:
@@ -97,9 +97,8 @@ class _Probes(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
-        name = type(node.op).__name__
-        if name in ("Add", "Sub"):
-            node.right = self._call("right", node, ast.Constant(name), ast.Constant(0), node.right)
+        if isinstance(node.op, ast.Add | ast.Sub):
+            node.right = self._call("term", node, node.right)
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -130,7 +129,7 @@ class _Probes(ast.NodeTransformer):
 
 def install(parts: Sequence[str] = PRODUCT) -> None:
     """Let modules of the product that are imported from now on have probes."""
-    for function in (_truth, _compare, _right, _least):
+    for function in (_truth, _compare, _term, _least):
         setattr(builtins, f"_probe{function.__name__}", function)
     get_code = SourceFileLoader.get_code
 
