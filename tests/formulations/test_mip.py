@@ -89,6 +89,23 @@ def test_cpsat_reports_solutions_and_bounds() -> None:
     assert all(bound <= 24 for bound in bounds)
 
 
+def test_a_solution_within_the_gap_is_no_bound() -> None:
+    """Of hints that are within the gap cpsat may improve none: its bound stays below the optimum all the same."""
+    kept = 0
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        costs, model = random.integers(50, 60, 40).tolist(), LinearModel()
+        switches = [model.boolean() for _ in costs]
+        model.minimize(model.time(0, 4000))
+        model.at_least(dict.fromkeys(switches, 1), 20)
+        model.at_least(Expression({model.objective: 1}) - Expression(dict(zip(switches, costs, strict=True))))
+        best, hint = sum(sorted(costs)[:20]), [0] * 20 + [1] * 20
+        answer = CPSAT.solve(model, Limits(time=20, gap=0.5, workers=1), [*hint, sum(costs[20:])])
+        assert answer.point is not None and answer.bound <= best <= answer.point[-1]
+        kept += answer.point[-1] > best
+    assert kept >= 2
+
+
 def test_rows_that_ends_ensure_are_left_out() -> None:
     """Rows and clauses that the variables' ends imply are omitted; those that only other rows imply are kept."""
     model = LinearModel()

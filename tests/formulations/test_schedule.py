@@ -57,7 +57,7 @@ def test_a_circle_is_no_schedule() -> None:
 def test_lists_must_be_complete() -> None:
     """A missing, unknown or duplicate operation is an error, not an infeasible schedule."""
     orders = serial(TWO)
-    for wrong in (orders[0][:-1], orders[1], (*orders[0][:-1], orders[0][0])):
+    for wrong in (orders[0][:-1], orders[1], (*orders[0][:-1], orders[0][0]), (*orders[0], orders[0][0])):
         with pytest.raises(ValueError, match="device 0 must run"):
             evaluate(TWO, (wrong, orders[1]))
         assert not feasible(TWO, (wrong, orders[1]))

@@ -1,6 +1,7 @@
 """Wrong values of every argument of the Python API, whatever their type: each is answered, or refused in words."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from math import inf, nan
 from typing import Any
@@ -31,7 +32,9 @@ from pipeplan import (
 )
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.figures import CONTROL
+from pipeplan.core.options import BACKENDS, WORKERS, asked_limits
 from pipeplan.core.schedule import Action
+from pipeplan_formulations.common.report import Limits
 
 
 class Unshowable:
@@ -268,3 +271,15 @@ def test_unknown_kinds_are_named_wherever_they_stand(place: int) -> None:
     nodes = Node(tuple(kinds[:2])), Node(tuple(kinds[2:]))
     with pytest.raises(InputError, match=f"node {place // 2} names kind 'gpus'; known are gpu"):
         Cluster("c", {"gpu": DeviceKind("gpu")}, nodes, Link())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [1, WORKERS, 7])
+@pytest.mark.parametrize("draws", [False, True])
+def test_seeds_and_workers_are_refused_where_nothing_takes_them(backend: str, workers: int, draws: bool) -> None:
+    """The exact method has one thread and draws nothing; sampled steps take the seed all the same."""
+    for seed in (0, 3):
+        ignored = backend == "exact" and (workers > WORKERS or (seed and not draws))
+        asked = {"backend": backend, "workers": workers, "seed": seed, "draws": draws}
+        with pytest.raises(InputError, match="would be ignored") if ignored else nullcontext():
+            assert asked_limits(5, 0.1, **asked) == Limits(5, 0.1, workers, seed)

@@ -1,5 +1,7 @@
 """The chain allocation problem against brute force on small instances of every sort."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -99,3 +101,15 @@ def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation
         assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, optimum, optimum)
     else:
         assert cutoff <= report.bound <= optimum
+
+
+@given(chain_allocations(layers=4, objectives=("bottleneck",)), st.integers(3, 9))
+@settings(max_examples=40, deadline=None)
+def test_links_that_are_slow_are_rounded_as_loads_are(problem: ChainAllocation, slower: int) -> None:
+    """Where links are the bottleneck, the frontier's entries are the least loads per sample all the same."""
+    slow = replace(problem, send=slower * problem.send, send_back=slower * problem.send_back)
+    best = brute_force(slow)
+    report = allocation.solve(slow, Limits(time=30))
+    assert (report.objective, report.bound) == (best, best) if best is not None else report.solution is None
+    least = int(allocation.frontier(slow, Limits(time=30)).min())
+    assert least == (IMPOSSIBLE if best is None else best)

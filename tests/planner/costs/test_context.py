@@ -143,6 +143,18 @@ def test_products_have_a_matrix() -> None:
         OperatorGraph((replace(vector, product=True),), {INPUT: 60})
 
 
+@pytest.mark.parametrize("owner", [0, 1])
+def test_no_weight_has_the_name_of_what_plans_split_by_tokens(owner: int) -> None:
+    """Plans name products by their weights and attention by itself, so the name is no weight's of any operator."""
+    weights = [Weight(name, ("f", "h"), 400) for name in ("first.weight", "last.weight")]
+    axes = {"reads": {INPUT: (TOKEN, "h")}, "makes": (TOKEN, "f"), "output": 64}
+    makers = [Operator(own.name[:-7], "linear", {"f": 8}, **axes, weights=(own,), product=True) for own in weights]
+    OperatorGraph(tuple(makers), {INPUT: 60})
+    makers[1 - owner] = replace(makers[1 - owner], name=weights[owner].name)
+    with pytest.raises(InputError, match="has the name of no weight"):
+        OperatorGraph(tuple(makers), {INPUT: 60})
+
+
 def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:
     """Tokens of many bytes beside small weights: products on parts, unless it is left out; plans and answers say so."""
     graph = block(2, 4)
