@@ -54,10 +54,8 @@ def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocati
             assert memory(problem, stages, s, again) <= problem.limit[stages[s].kind]
 
 
-@given(chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=100, deadline=None)
-def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> None:
-    """No allocation beats the frontier's entry for the units that it uses, and an entry is impossible if none fits."""
+def check_frontier(problem: ChainAllocation) -> None:
+    """No allocation beats an entry for the units that it uses; one is impossible if none fits, and the least loads."""
     bounds = allocation.frontier(problem, Limits(time=30))
     best: dict[tuple[int, ...], int] = {}
     for stages in every_allocation(problem):
@@ -71,6 +69,21 @@ def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> 
         assert (bounds[used] == IMPOSSIBLE) == (used not in best)
         if problem.objective == "bottleneck" and used in best:
             assert bounds[used] == best[used]
+
+
+@given(chain_allocations(objectives=OBJECTIVES))
+@settings(max_examples=100, deadline=None)
+def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> None:
+    """No allocation beats the frontier's entry for the units that it uses, and an entry is impossible if none fits."""
+    check_frontier(problem)
+
+
+@given(chain_allocations(layers=5, objectives=("bottleneck",)), st.integers(20, 60), st.sampled_from([7, 11]))
+@settings(max_examples=60, deadline=None)
+def test_links_that_are_slow_are_rounded_as_loads_are(problem: ChainAllocation, slower: int, samples: int) -> None:
+    """The same where links are the bottleneck, of steps of a number of samples that divides no time."""
+    send, back = slower * problem.send + 50, slower * problem.send_back
+    check_frontier(replace(problem, send=send, send_back=back, overlap="copy", samples=samples))
 
 
 @given(chain_allocations(objectives=OBJECTIVES))
@@ -101,15 +114,3 @@ def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation
         assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, optimum, optimum)
     else:
         assert cutoff <= report.bound <= optimum
-
-
-@given(chain_allocations(layers=4, objectives=("bottleneck",)), st.integers(3, 9))
-@settings(max_examples=40, deadline=None)
-def test_links_that_are_slow_are_rounded_as_loads_are(problem: ChainAllocation, slower: int) -> None:
-    """Where links are the bottleneck, the frontier's entries are the least loads per sample all the same."""
-    slow = replace(problem, send=slower * problem.send, send_back=slower * problem.send_back)
-    best = brute_force(slow)
-    report = allocation.solve(slow, Limits(time=30))
-    assert (report.objective, report.bound) == (best, best) if best is not None else report.solution is None
-    least = int(allocation.frontier(slow, Limits(time=30)).min())
-    assert least == (IMPOSSIBLE if best is None else best)
