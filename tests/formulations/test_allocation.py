@@ -11,7 +11,10 @@ from helpers.allocations import brute_force, chain_allocations, objective
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
+from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
+from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common import recomputation as recompute
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Status, Stop
 
 FREE = 2**40
@@ -222,3 +225,25 @@ def test_two_phases_are_left_out_only_above_the_ceiling() -> None:
     forward = np.array([0, 1, 4, 5, 9])
     assert largest.allows_phases(40, 5, 2, forward).tolist() == [4 * (each + 6) <= 40 for each in (0, 1, 4, 5, 9)]
     assert largest.allows_phases(0, 1, 2, forward).all()
+
+
+def test_like_layers_with_other_inputs_recompute_for_themselves() -> None:
+    """Spans of equal layers with as much room for one micro-batch, of which some receive more, need other times."""
+    draw, needed = np.random.default_rng(2), set[int]()
+    for _ in range(20):
+        received, limit, resident = draw.integers(0, 9, 5), int(draw.integers(60, 120)), [20, 20]
+        for more in received[:4].tolist():  # as many bytes in all of what is static and one input
+            resident.append(40 - more - resident[-1])
+        problem = equal_chain(
+            6, micro_batches=4, resident=np.array([[resident]]), received=received, limit=np.array([limit])
+        )
+        starts = np.arange(5)
+
+        def spans(problem: ChainAllocation = problem) -> Spans:
+            return Spans(problem, Grid(problem), 10**6, Clock(Limits(9)))
+
+        together = spans().extra(0, 0, starts, starts + 2, 3)
+        each = [int(spans().extra(0, 0, np.array([s]), np.array([s + 2]), 3)[0]) for s in starts]
+        assert together.tolist() == each
+        needed |= {*each}
+    assert {0, 10, 20} <= needed
