@@ -60,6 +60,19 @@ class Clipped(torch.autograd.Function):
         return gradient.clamp(-1, 1)
 
 
+class Weighed(torch.autograd.Function):
+    """The identity, with so many times its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.by * gradient, None
+
+
 @torch.library.custom_op("pipeplan_tests::round_through", mutates_args=())
 def round_through(x: Tensor) -> Tensor:
     """Round, as an operator."""
@@ -422,6 +435,9 @@ CASES: dict[str, Case] = {
     "a function by another name": between(lambda self, x: rounded(x), rf"autograd function Round {HERE}"),
     "a function with its own derivative": between(lambda self, x: Swish.apply(x, 1.5)),
     "a function that clips gradients": between(lambda self, x: Clipped.apply(x), rf"autograd function Clipped {HERE}"),
+    "a function that is once its derivative": between(
+        lambda self, x: Weighed.apply(Weighed.apply(x, 1.0), -1.0), rf"autograd function Weighed {HERE}"
+    ),
     "an operator with a gradient of its own": between(lambda self, x: round_through(x)),
     "a hook on a tensor": between(hooked, rf"hook on a tensor's gradient {HERE}"),
     "a hook on a node": between(node_hooked, rf"reads a tensor's grad_fn {HERE}"),
