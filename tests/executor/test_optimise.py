@@ -224,15 +224,19 @@ def test_sums_that_were_not_used_stay_with_their_owner(rank: int, monkeypatch: p
     assert [float(part.sum()) for part in own.gradients.chunk(2)] == [32 * (rank == 0), 32 * (rank == 1)]
 
 
+@pytest.mark.parametrize("zero1", [False, True])
 @pytest.mark.parametrize(("replica", "copy"), [(0, 0), (0, 1), (1, 2)])
 def test_copies_of_weights_count_once_among_all_stages(
-    replica: int, copy: int, monkeypatch: pytest.MonkeyPatch
+    replica: int, copy: int, zero1: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In norms and in unused sums: by the first of all ranks that have a copy, not by the first of each stage."""
+    """In norms and in unused sums: by the first of all ranks that have a copy, not by the first of each stage.
+
+    Each has the whole sum of a copied weight, though replicas share out its update.
+    """
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: 2)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda group: group.rank)
     groups: list[Any] = [SimpleNamespace(rank=replica), SimpleNamespace(rank=copy)]
-    own = Flat([("w", nn.Parameter(torch.ones(64)))], groups[0], False, groups[1])
+    own = Flat([("w", nn.Parameter(torch.ones(64)))], groups[0], zero1, groups[1])
     own.gradients.fill_(1)
     own._summed = True
     assert own.counts == (copy == 0)
