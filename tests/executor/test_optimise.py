@@ -66,10 +66,11 @@ def test_pieces_are_updated_like_the_whole(choice: str) -> None:
 def test_groups_keep_their_pieces() -> None:
     """A piece goes into the group of its parameter, and groups without any stay, empty."""
     a, b = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
-    optimizer = torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.25}])
+    optimizer = torch.optim.SGD([{"params": [("a", a)], "lr": 0.5}, {"params": [("b", b)], "lr": 0.25}])
     piece = in_two("b", b, 2)[1]
     restrict_to_pieces(optimizer, [piece])
     assert [group["params"] for group in optimizer.param_groups] == [[], [piece.updated]]
+    assert [group["param_names"] for group in optimizer.param_groups] == [[], ["b"]]
     piece.updated.grad = torch.ones(2)
     optimizer.step()
     assert (a.tolist(), b.tolist()) == ([1] * 4, [1, 1, 0.75, 0.75])

@@ -18,7 +18,7 @@ from pipeplan_executor.checkpoint.folder import MANIFEST, latest, publish
 from pipeplan_executor.checkpoint.inventory import Entry
 from pipeplan_executor.checkpoint.lock import hold
 from pipeplan_executor.checkpoint.origin import from_plain
-from pipeplan_executor.checkpoint.record import STATE, Record, write_record
+from pipeplan_executor.checkpoint.record import STATE, Record, read_record, write_record
 from pipeplan_executor.checkpoint.slices import model_key, read, stored, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -55,6 +55,15 @@ def test_what_was_saved_is_read(checkpoint: Path) -> None:
     assert {key: (tuple(each.size), each.properties.dtype) for key, each in theirs.items()} == {
         key: (each.shape, each.dtype) for key, each in stored(checkpoint).items()
     }
+
+
+@pytest.mark.parametrize("later", [-1, 1])
+def test_another_format_is_named(checkpoint: Path, later: int) -> None:
+    """An older one too: its fields may mean something else."""
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    (checkpoint / MANIFEST).write_text(json.dumps({**manifest, "format": manifest["format"] + later}))
+    with pytest.raises(InputError, match=f"has format {manifest['format'] + later}, this version reads"):
+        read_record(checkpoint)
 
 
 def test_a_description_with_code_runs_nothing(checkpoint: Path, tmp_path: Path) -> None:
