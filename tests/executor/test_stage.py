@@ -2,6 +2,7 @@
 
 import copy
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.frontend.profile.meter import CpuMeter
 from pipeplan.frontend.profile.passes import Feed
 from pipeplan.frontend.profile.saved import saved_bytes
+from pipeplan_executor.stages.stage_module import evaluating
 from pipeplan_executor.zoo.decoder import Block
 
 
@@ -185,6 +187,18 @@ def test_an_input_lives_until_its_last_use(first: nn.Module, saves: bool, split:
     else:
         work.backward(0, (output,))
     assert there() is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_part_is_in_its_own_mode_behind_an_evaluation(fails: bool) -> None:
+    """Also one whose mode the user has set, like frozen statistics, and if the evaluation ends in an error."""
+    parts = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval(), nn.Sequential(nn.Dropout(), nn.Dropout().eval()))
+    before = [part.training for part in parts.modules()]
+    with suppress(ValueError), evaluating([parts]):
+        assert not any(part.training for part in parts.modules())
+        if fails:
+            raise ValueError
+    assert [part.training for part in parts.modules()] == before
 
 
 def test_the_last_stage_keeps_no_outputs() -> None:

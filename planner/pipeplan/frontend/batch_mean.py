@@ -129,7 +129,7 @@ class _Measured:
         self._module, self._loss, self._graph = module, loss, graph
         self._rewind = Rewind([module], [module])
         self._draws, self._seen = RepeatedDraws(), SeesBatchNorm()
-        self._loss_draws = False
+        self._loss_draws = self._loss_drops = False
 
     def of(self, inputs: Batch, targets: Any, size: int, weights: Sequence[float], tolerance: float) -> BatchMean:
         """Return the losses at once and in micro-batches; see `batch_mean`."""
@@ -151,7 +151,7 @@ class _Measured:
         finally:
             self._rewind.end()
         mean = sum(weight * value for weight, value in zip(weights, losses, strict=True))
-        seen = self._seen.seen, self._seen.rounds, self._loss_draws
+        seen = self._seen.seen, self._seen.rounds, self._loss_draws or self._loss_drops
         return BatchMean(mean, sum(losses), joined, whole, samples(inputs), len(given), tolerance, *seen)
 
     def _forward(self, batch: Batch) -> Any:
@@ -160,9 +160,11 @@ class _Measured:
 
     def _lost(self, made: Any, targets: Any) -> float:
         """Return the loss of outputs, and notice whether it draws random numbers."""
-        before, numbers, self._draws.drew = self._draws.drew, random_numbers(), False
+        before, numbers = self._draws.drew, random_numbers()
+        self._draws.drew = self._draws.dropped = False
         value = float(torch.as_tensor(self._loss(made, targets)).detach())
         self._loss_draws = self._loss_draws or self._draws.drew or numbers != random_numbers()
+        self._loss_drops = self._loss_drops or self._draws.dropped
         self._draws.drew = before
         return value
 

@@ -22,19 +22,23 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[misc]
     ----------
     drew : bool
         True once numbers were drawn that depend on the shape of a tensor, and so on the size of the batch.
+    dropped : bool
+        True once a dropout was called, which kept everything.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.drew = False
+        self.drew = self.dropped = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or _keeps_all(func, args, kwargs):
             return func(*args, **kwargs)
         if func is torch.ops.aten.native_dropout.default:
+            self.dropped = True
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if func is torch.ops.aten.bernoulli_.float and args[0].is_floating_point():
+            self.dropped = True
             return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
         self.drew = True
         generator = kwargs.get("generator") or torch.default_generator
