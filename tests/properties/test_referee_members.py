@@ -157,7 +157,7 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(questions, name, share)
 
 
-@pytest.mark.parametrize("numbers", [chosen("members"), rarely(range(400))], ids=len)
+@pytest.mark.parametrize("numbers", [[*range(100), *chosen("members")], rarely(range(400))], ids=len)
 def test_devices_of_teams_have_what_the_referee_counts(numbers: Sequence[int]) -> None:
     """Under any strategies of a layer, between any placements, every time and every byte of a device holds."""
     assert [*disputes(numbers)] == []

@@ -246,7 +246,7 @@ def disputes(numbers: Iterable[int]) -> Iterator[str]:
             yield from (f"question {number}, level {asked.level}, size {size}, {layers}: {fault}" for fault in faults)
 
 
-@pytest.mark.parametrize("numbers", [[*chosen("plans"), HOME], rarely(range(800))], ids=len)
+@pytest.mark.parametrize("numbers", [[*range(200), *chosen("plans"), HOME], rarely(range(800))], ids=len)
 def test_plans_are_priced_and_played_as_the_referee_does(numbers: Sequence[int]) -> None:
     """Every time and every byte of a plan, and the step, its peaks and its period, hold for any plan."""
     assert [*disputes(numbers)] == []
