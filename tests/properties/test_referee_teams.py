@@ -1,6 +1,7 @@
 """Questions about teams that the referee once found answered wrongly."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -8,10 +9,10 @@ import pytest
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost
-from pipeplan.costs.sharding.layer_ways import LayerWays
+from pipeplan.costs.sharding.layer_ways import LayerWays, MainStrategies
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.ways import TeamWays
+from pipeplan.costs.sharding.ways import TeamWays, _AllLayers
 from referee.bridge import ask
 from referee.verdict import judge
 
@@ -127,16 +128,46 @@ def test_layers_that_are_split_by_their_mean_are_noticed(monkeypatch: pytest.Mon
     assert "fastest strategies of (2,)" in str(judge(document, ask(document)).faults)
 
 
-def test_layers_without_main_words_that_are_never_split_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a layer without a split weight other operators are split where that is faster in spite of what it costs."""
+def without_split_weights() -> dict[str, Any]:
+    """A question about a layer of which only an operator without weights can be split."""
     graph = linear()
     graph["operators"][0]["loops"] = {}
     act = {"name": "act", "kind": "drawn", "loops": {"out": 4}, "reads": {"map": ["out"]}, "makes": ["out"]}
     graph["operators"].append(act | {"weights": [], "output": 4, "forward_flops": 400, "input_gradient_flops": 400})
-    document = asked(
-        [{"name": "l0", "parameters": 20, "inputs": [], "operators": "linear"}], graph, 2, teams=[2], mesh_axes=0
-    )
+    layers = [{"name": "l0", "parameters": 20, "inputs": [], "operators": "linear"}]
+    return asked(layers, graph, 2, teams=[2], mesh_axes=0)
+
+
+def test_layers_without_main_words_that_are_never_split_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer without a split weight other operators are split where that is faster in spite of what it costs."""
+    document = without_split_weights()
     document["cluster"]["devices"]["a"]["shard_overhead"] = 1
     assert not judge(document, ask(document)).faults
     monkeypatch.setattr(LayerWays, "_time", lambda *_: 0)
+    assert "can be split" in str(judge(document, ask(document)).faults)
+
+
+@pytest.mark.parametrize("pays_on", ["one kind", "one size"])
+def test_ways_that_split_something_only_there_are_searched(pays_on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another kind, or for a smaller micro-batch, they split nothing; the referee notices if they are left out."""
+    document = without_split_weights()
+    cluster, job = document["cluster"], document["job"]
+    if pays_on == "one kind":
+        cluster["devices"]["b"] = {"timed_as": "a", "shard_overhead": 1000}
+        cluster["nodes"].append(cluster["nodes"][0] | {"devices": [{"kind": "b", "count": 1}] * 2})
+        cluster["network"] = {"bandwidth": 10**9}
+    else:
+        cluster["devices"]["a"]["shard_overhead"] = 40
+        job |= {"batch": 4, "micro_batches": [1, 4], "extrapolate": True}
+    answer = ask(document)
+    assert (answer["teams"], judge(document, answer).faults) == ([2], [])
+    splits = _AllLayers.splits
+
+    def everywhere(layers: _AllLayers, main: Mapping[str, MainStrategies]) -> bool:
+        cells = [copy(layers) for _ in layers._rows]
+        for cell, row in zip(cells, layers._rows.items(), strict=True):
+            cell._rows = dict([row])
+        return all(splits(cell, main) for cell in cells)
+
+    monkeypatch.setattr(_AllLayers, "splits", everywhere)
     assert "can be split" in str(judge(document, ask(document)).faults)

@@ -6,7 +6,15 @@ from .blocks import by_name, in_any_order, in_blocks, in_replicas, with_loss
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
-from .rarities import heavy_weights, large_share, odd_outputs, operands_without_tokens, second_tie, third_kind
+from .rarities import (
+    heavy_weights,
+    large_share,
+    odd_outputs,
+    operands_without_tokens,
+    second_tie,
+    third_kind,
+    whole_weights,
+)
 
 SPEEDS = (0.5, 0.8, 1.5, 2.0)
 SLOWER = (0.0, 0.25, 0.5, 0.9)
@@ -25,7 +33,7 @@ REPLICAS = 0.2
 """Of those about teams, the share of those at levels 2 and 3 of ZeRO if teams extend over nodes."""
 NAMED = 0.2
 """Of those about teams, the share of those that name a strategy."""
-RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens")
+RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens", "whole weights")
 """What is drawn by itself."""
 
 PINNED = 0.15
@@ -74,7 +82,7 @@ def question(seed: int, large: bool = False) -> Document:
     if "intra_layer" not in job and _often(pins, PINNED):
         _pin(pins, document)
     streams = (Random(f"{topic} {'large' if large else 'small'} {seed}") for topic in RARE)
-    ties, kinds, shares, outputs, weights, operands = streams
+    ties, kinds, shares, outputs, weights, operands, wholes = streams
     second_tie(ties, model)
     third_kind(kinds, cluster)
     large_share(shares, document)
@@ -89,6 +97,7 @@ def question(seed: int, large: bool = False) -> Document:
         odd_outputs(outputs, model)
         heavy_weights(weights, document)
         operands_without_tokens(operands, model)
+        whole_weights(wholes, document)
         blocks = Random(f"blocks {'large' if large else 'small'} {seed}")
         if not large and (alike := _often(blocks, BLOCKS)):
             in_blocks(blocks, document)

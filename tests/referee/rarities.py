@@ -1,6 +1,7 @@
 """What random questions seldom have by themselves: two ties, three kinds, large shares, odd outputs, heavy weights.
 
-And operators that read tensors without tokens, attention and others.
+And operators that read tensors without tokens, attention and others; and layers of which nothing but operators without
+weights can be split, which pays on some devices or for large micro-batches only.
 """
 
 from random import Random
@@ -115,6 +116,22 @@ def readers_without_tokens(random: Random, model: Document) -> None:
             own["reads"][source] = ["s" if loop == "token" else loop for loop in own["reads"][source]]
             used = {loop for axes in (own["makes"], *own["reads"].values()) for loop in axes}
             own["loops"] = {loop: parts for loop, parts in own["loops"].items() if loop != "token" or loop in used}
+
+
+def whole_weights(random: Random, document: Document) -> None:
+    """Let no loop of a weight be split, and one kind of device take longer for each operator of a layer that is."""
+    if random.random() < 0.9:
+        return
+    for graph in document["model"].get("operators", {}).values():
+        for each in graph["operators"]:
+            of_weights = {loop for weight in each["weights"] for loop in weight["loops"]}
+            for loops in (each["loops"], each.get("groups", {})):
+                for loop in of_weights & {*loops}:
+                    del loops[loop]
+    devices = document["cluster"]["devices"]
+    for entry in devices.values():
+        entry.pop("shard_overhead", None)
+    devices[random.choice(sorted(devices))]["shard_overhead"] = random.choice((1, 3, 20, 100))
 
 
 def _make_by_weights(random: Random, maker: Document) -> None:

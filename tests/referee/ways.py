@@ -167,17 +167,11 @@ class Ways:
         if set(sizes) != set(self.possible(split)):
             yield f"a way is searched at {sizes}, not at {self.possible(split)}"
             return
+        if not any(self._splits(split, kind, size) for kind, size in split["strategies"]):
+            yield "nothing is split" + " but the loss" * (not by_mesh)
         for kind, size in split["strategies"]:
             rows = [self.layer(i, kind, size, split) if teams.graph(i) else None for i in range(teams.question.n)]
             known = [row for row in rows if row is not None]
-            every = [
-                member.loops_of(strategies, each["name"])
-                for member, strategies in known
-                for each in member.operators
-                if by_mesh or each["name"] not in member.loss
-            ]
-            if not any(map(any, every)):
-                yield "nothing is split" + " but the loss" * (not by_mesh)
             on_tokens = (
                 TOKEN in member.loops_of(strategies, each["name"])
                 for member, strategies in known
@@ -190,6 +184,17 @@ class Ways:
                 unknown = any(rows[i] is None for i in tied)
                 if any(own != cuts[0] for own in cuts) or (unknown and any(any(cut) for own in cuts for cut in own)):
                     yield f"shared weights lie in unlike ways: {cuts}"
+
+    def _splits(self, split: Document, kind: str, size: int) -> bool:
+        """Whether a way splits any operator on a kind at a micro-batch size; along one axis not only the loss."""
+        by_mesh = tuple(split["sizes"]) in self.shapes
+        known = (self.layer(i, kind, size, split) for i in self._known)
+        return any(
+            any(member.loops_of(strategies, each["name"]))
+            for member, strategies in known
+            for each in member.operators
+            if by_mesh or each["name"] not in member.loss
+        )
 
     def _by_name(self, splits: Sequence[Document]) -> Iterator[str]:
         """Wrong about ways of a named strategy: products that are not split by it, those of a cube by one of two."""

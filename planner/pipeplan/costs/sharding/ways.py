@@ -233,16 +233,14 @@ class _AllLayers:
         return all(layer_ways.chosen(main[name]) is not None for layer_ways, name in pairs if layer_ways)
 
     def splits(self, main: Mapping[str, MainStrategies]) -> bool:
-        """Whether any operator is split on each kind at each micro-batch size; not only the loss."""
+        """Whether any operator is split, not only the loss, on some kind at some micro-batch size."""
         names = [layer.operators for layer in self._model.layers]
-        return all(
-            any(
-                splits(strategy) and operator not in self._ways.graphs[name].loss_names
-                for layer_ways, name in zip(row, names, strict=True)
-                if layer_ways and (chosen := layer_ways.chosen(main[name]))
-                for operator, (strategy, _) in chosen.strategies.operators.items()
-            )
+        return any(
+            splits(strategy) and operator not in self._ways.graphs[name].loss_names
             for row in self._rows.values()
+            for layer_ways, name in zip(row, names, strict=True)
+            if layer_ways and (chosen := layer_ways.chosen(main[name]))
+            for operator, (strategy, _) in chosen.strategies.operators.items()
         )
 
     def way(self, main: Mapping[str, MainStrategies], number: int) -> tuple[Split, Model]:
