@@ -30,6 +30,7 @@ from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import vee
 from pipeplan.simulate import simulate
 from pipeplan_executor.calibrate import Observed, Route, calibrated, observed, repriced
+from pipeplan_executor.calibrate.calibration import check_belongs
 from pipeplan_executor.calibrate.costs import apportion
 from pipeplan_executor.calibrate.report import as_json, as_text
 
@@ -355,3 +356,18 @@ def test_what_does_not_belong_is_refused() -> None:
         calibrated(replace(plan, zero=3, stages=(replace(plan.stages[0], devices=(0, 1)),)), model, cluster, seen)
     with pytest.raises(InputError, match="--steps"):
         observed([], [])
+
+
+@given(st.permutations(["fast", "slow", "fast", "slower"]))
+@settings(max_examples=20, deadline=None)
+def test_a_plan_is_calibrated_only_with_its_devices_in_their_order(row: list[str]) -> None:
+    """The same devices in another order would get each other's speeds."""
+    plan, model, _, _ = one_case()
+    kinds = {"fast": DeviceKind("fast"), "slow": DeviceKind("slow"), "slower": DeviceKind("slower")}
+    cluster = Cluster("mixed", kinds, (Node(tuple(row), Link()),))
+    planned = replace(plan, device_kinds=("fast", "slow", "fast", "slower"))
+    if tuple(row) == planned.device_kinds:
+        check_belongs(planned, model, cluster)
+        return
+    with pytest.raises(PlanError, match="was made for the devices"):
+        check_belongs(planned, model, cluster)

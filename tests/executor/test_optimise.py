@@ -3,6 +3,7 @@
 import warnings
 from functools import partial
 from itertools import product
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeplan.frontend.profile.allocator import OWN_BLOCK
 from pipeplan_executor.optim import optimise
 from pipeplan_executor.optim.flat import Flat, Piece
 from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, restrict_to_pieces
-from pipeplan_executor.optim.reduction import ShardedNames
+from pipeplan_executor.optim.reduction import ShardedNames, flattened
 from pipeplan_executor.optim.updates import Updates, state_excess, total_norm
 
 CHOICES = {
@@ -251,3 +252,24 @@ def test_each_part_of_a_parameter_counts_once_in_the_norm(axes: tuple[int, ...])
     sizes = (2, 3)
     counting = [place for place in product(*map(range, sizes)) if ShardedNames(places=place).counts(set(axes))]
     assert [tuple(place[k] for k in axes) for place in counting] == [*product(*(range(sizes[k]) for k in axes))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_norm_of_a_mesh_is_that_of_the_whole_parameters(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a team, with parameters split along any axes of their mesh or none, count each number once."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _: None)
+    random, square = Random(seed), 0.0
+    sizes = random.choice([(3,), (2, 3), (2, 2)])
+    axes = {f"w{i}": frozenset(k for k in range(len(sizes)) if random.random() < 0.5) for i in range(5)}
+    whole = {name: torch.randn(sizes, dtype=torch.float64) for name in axes}
+    for places in product(*map(range, sizes)):
+        parts = {}
+        for name, split in axes.items():
+            part = whole[name][tuple(place if k in split else slice(None) for k, place in enumerate(places))]
+            parts[name] = nn.Parameter(part.clone())
+        flats = flattened(nn.ParameterDict(parts), None, False, sharded_names=ShardedNames(axes, places))
+        for flat in flats:
+            for _, parameter in flat.named:
+                parameter.grad.copy_(parameter.detach())
+        square += float(total_norm(flats, torch.device("cpu"))) ** 2
+    assert square == pytest.approx(sum(float(each.square().sum()) for each in whole.values()))

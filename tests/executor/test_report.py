@@ -1,13 +1,18 @@
 """Report of a run, merged from the measurements of its ranks."""
 
+import re
 from argparse import Namespace
+from dataclasses import replace
 from random import Random
 
 import pytest
+from torch import nn
 
+from helpers.plans import plan_for
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span
-from pipeplan_executor.cli.run import untimed
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.cli.run import as_json, as_text, untimed
 from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.train.report import RunReport, Seen, report_of
 
@@ -66,3 +71,21 @@ def test_a_resumed_run_that_times_nothing_says_why(first: int, text: str) -> Non
     options = Namespace(warmup=2, steps=5)
     assert text in untimed(options, RunReport((), (), (), (), first=first))
     assert not untimed(options, RunReport((0.5,), (1,), (), (), first=first))
+
+
+def test_the_report_of_a_run_states_what_was_measured() -> None:
+    """Drawn runs, slower or faster than planned: time, samples per second and peaks are recounted from the steps."""
+    plan = plan_for(nn.Sequential(*[nn.Linear(2, 2)] * 2), ("0", "1"), (0, 1, 2), FAMILIES["gpipe"].write((1, 1), 2))
+    for seed in range(10):
+        random = Random(seed)
+        planned = replace(plan, step_time=random.randint(1, 9) * 10**6)
+        times = tuple(random.randint(10**5, 10**8) for _ in range(random.choice([1, 3, 5])))
+        report = RunReport((0.5,) * len(times), times, tuple(random.randint(1, 10**6) for _ in plan.ranks), ())
+        rate = plan.batch / (sorted(times)[len(times) // 2] / 1e9)
+        as_said, as_data = as_text(planned, report), as_json(planned, report)
+        assert float(re.findall(r"throughput ([\d.]+) samples/s", as_said.replace(",", ""))[0]) == pytest.approx(
+            rate, rel=0.01
+        )
+        assert as_data["throughput"]["samples_per_s"] == pytest.approx(rate)
+        assert as_data["step_time_s"] == pytest.approx(plan.batch / rate)
+        assert as_data["peak_bytes"] == list(report.peaks)
