@@ -10,19 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from helpers.distributed import mesh_workers, vocabulary_workers
+from helpers.distributed.exchange_workers import plan_of
 from helpers.distributed.models import tiny_beside, tiny_convolutions, tiny_stages
 from helpers.mesh_threads import InDouble, Place, Threads, ran
 from helpers.quick import thinned
 from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE, Placements
-from pipeplan.frontend.capture import capture_layers
+from pipeplan.frontend.capture import Stages, capture_layers
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.sharding.mesh import calls, moves, shapes
 from pipeplan_executor.sharding.mesh import whole as ends_of_whole
 from pipeplan_executor.sharding.mesh.ends import mesh_part
 from pipeplan_executor.sharding.mesh.programs import program
+from pipeplan_executor.stages.on_meshes import on_meshes
+from pipeplan_executor.stages.split import fit
 from pipeplan_executor.zoo import decoder
 
 EXACT = 1e-11
@@ -79,6 +83,46 @@ def test_layers_on_a_mesh_compute_what_the_unsplit_model_does(number: int, case:
     for found in ran(own.plan, build, sizes):
         assert max(found.trained, found.evaluated) < EXACT, found
         mesh_workers.check_sent(own, found.sent)
+
+
+class Passing(nn.Module):
+    """Passes on what it reads, or that times 1, beside a product of it."""
+
+    def __init__(self, trains: bool) -> None:
+        super().__init__()
+        self.widen, self.trains = nn.Linear(8, 8), trains
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x * 1.0 if self.training and not self.trains else x
+        return x, self.widen(x)
+
+
+class Adding(nn.Module):
+    """Adds two tensors."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y.tanh()
+
+
+def passing(trains: bool) -> Workload:
+    """A layer that passes on what it reads, in training or only in evaluation, between two others."""
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        x, y = (torch.randn(samples, 6, 8, generator=generator) for _ in range(2))
+        return x, y
+
+    return Workload(Stages(nn.Linear(8, 8), Passing(trains), Adding()), draw, nn.functional.mse_loss)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_tensor_that_arrives_in_parts_and_is_passed_on_leaves_whole(trains: bool) -> None:
+    """If the plan has it whole behind the layer: also where the layer passes it on only in evaluation."""
+    build = InDouble(partial(passing, trains))
+    plan = plan_of(build, {}, lambda layers: layers[:1])
+    fitted = on_meshes(fit(plan, build), TensorParallel(2), None, torch.device("cpu"))
+    assert [own.output for _, own in fitted.plan.strategies] == [(1,), (), ()]
+    for found in ran(fitted.plan, build, (2,)):
+        assert max(found.trained, found.evaluated) < EXACT, found
 
 
 LENGTHS, GROUPS = (12, 24), ((), (2, 1, 1))

@@ -310,11 +310,16 @@ def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
 
 
 def with_fitting_ends(graph: OperatorGraph, strategies: LayerStrategies, sizes: Sequence[int]) -> LayerStrategies:
-    """Return strategies whose ends are whole where operators do not know into how many parts these may be divided."""
+    """Return strategies whose ends are whole where operators do not know into how many parts these may be divided.
+
+    And where the layer passes a tensor on, which may leave otherwise than it enters.
+    """
+    before, after = tuple(graph.inputs), graph.outputs
+    passed = {*before} & {*after}
 
     def fits(placements: Placements, names: tuple[str, ...]) -> bool:
         name = stream(graph, names)
-        parts = parts_of(graph, name) if name else ()
+        parts = parts_of(graph, name) if name and name not in passed else ()
         counts = {
             placement: prod(n for n, other in zip(sizes, placements, strict=True) if other == placement)
             for placement in placements
@@ -327,6 +332,6 @@ def with_fitting_ends(graph: OperatorGraph, strategies: LayerStrategies, sizes: 
 
     return replace(
         strategies,
-        input=strategies.input if fits(strategies.input, tuple(graph.inputs)) else (),
-        output=strategies.output if fits(strategies.output, graph.outputs) else (),
+        input=strategies.input if fits(strategies.input, before) else (),
+        output=strategies.output if fits(strategies.output, after) else (),
     )
