@@ -1,4 +1,6 @@
-"""Queries on many spans of an array at once: the largest entry, and the fractional knapsack."""
+"""Queries on spans of an array: the largest entry, the fractional knapsack, and whole choices."""
+
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common import span_knapsack
-from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest
+from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, greedy, least_choice
 
 
 def every_span(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,3 +51,31 @@ def test_the_knapsack_of_every_span(things: list[tuple[int, int]], need: int) ->
         rough = SpanKnapsack(cost, savings).least(starts, ends, needs)
     assert (rough <= exact + 1e-9).all()
     assert (np.isinf(rough) == np.isinf(exact)).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 30)), min_size=1, max_size=6),
+    st.integers(0, 30),
+    st.integers(1, 3),
+    st.integers(-20, 20),
+)
+@settings(max_examples=200, deadline=None)
+def test_whole_choices_fit_and_the_proved_one_costs_least(
+    things: list[tuple[int, int, int]], workspace: int, in_flight: int, spare: int
+) -> None:
+    """Against all sets: layers that keep their activations have their workspace, and those that recompute a peak."""
+    cost, savings, peak = (np.array(column) for column in zip(*things, strict=True))
+    question = cost, savings, peak, workspace, in_flight, spare
+
+    def fits(chosen: tuple[int, ...]) -> bool:
+        saved = sum(int(savings[i]) for i in chosen)
+        return max([workspace, *(int(peak[i]) for i in chosen)]) - in_flight * saved <= spare
+
+    every = [some for size in range(len(cost) + 1) for some in combinations(range(len(cost)), size) if fits(some)]
+    best = min((int(sum(cost[i] for i in some)) for some in every), default=None)
+    first, (least, proved) = greedy(*question), least_choice(*question)
+    assert (first is None) == (least is None) == (best is None)
+    if best is not None:
+        assert all(fits(tuple(chosen)) for chosen in (first, least))
+        assert best <= cost[least].sum() <= cost[first].sum()
+        assert cost[least].sum() == best or not proved
