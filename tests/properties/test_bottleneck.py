@@ -7,6 +7,7 @@ from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.validate import validate_plan
 from pipeplan.search.graph import applies
 from pipeplan.search.space.space import Space
+from pipeplan.simulate.claims import validate_claims
 from pipeplan.solve import solve
 
 
@@ -21,6 +22,7 @@ def check(seed: int, backend: str = "cpsat") -> bool:
         return True
     assert least is not None
     validate_plan(result.plan, model, cluster)
+    validate_claims(result.plan)
     place = {name: i for i, name in enumerate(model.names)}
     groups = tuple(tuple(cluster.devices[d] for d in stage.devices) for stage in result.plan.stages)
     layers = [frozenset(place[name] for name in stage.layers) for stage in result.plan.stages]
@@ -47,6 +49,12 @@ def test_the_bottleneck_is_the_least_of_all_plans() -> None:
 def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
     """Of 1,000 small questions every answer is the best plan, and at most 1 % are left with a gap."""
     assert len(gaps(range(1000, 2000))) <= 10
+
+
+@pytest.mark.parametrize("seed", [1316, 1424, 1740])
+def test_a_boundary_of_unlike_links_counts_the_fastest(seed: int) -> None:
+    """Answers whose replicas reach the next stage over links of unlike speeds; no, copying and streaming overlap."""
+    check(seed)
 
 
 def test_aggregated_device_groups_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:

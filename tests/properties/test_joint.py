@@ -13,7 +13,7 @@ from helpers.joint_pipelines import brute_force, every_choice, random_joint
 from helpers.partitions import chain_partition
 from pipeplan_formulations import joint, partition
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.joint import JointPipeline
+from pipeplan_formulations.joint import JointPipeline, Search
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.relaxed import chained, relaxed, scheduled
 from pipeplan_formulations.schedule import evaluate, lower_bound
@@ -73,6 +73,19 @@ def test_a_gap_that_is_asked_for_is_kept(seed: int, gap: float) -> None:
         return
     assert report.bound <= best <= report.objective
     assert report.objective - report.bound <= gap * report.objective
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.5, 0.9]), st.integers(1, 9))
+def test_what_a_known_value_excludes_still_bounds(seed: int, gap: float, above: int) -> None:
+    """With a value from elsewhere and a gap, boxes that need no search are no proof that the value is the least."""
+    problem = random_joint(seed)
+    best = brute_force(problem)
+    if best is not None:
+        search = Search(problem, replace(LIMITS, gap=gap))
+        search.value = best + above
+        search.run()
+        assert search.bound <= best
 
 
 def test_a_whole_backward_may_be_much_faster_than_its_parts() -> None:

@@ -1,4 +1,4 @@
-"""Prefix tables of the allocation problem: the least heads against allocations tried one by one."""
+"""Tables of the allocation problem: the least heads, and ways through them, against single allocations."""
 
 from dataclasses import replace
 
@@ -11,8 +11,10 @@ from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tab
 from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import run
+from pipeplan_formulations.allocation.suffix_bounds.trace import follow, roots
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.common.report import Limits
 
 
@@ -63,3 +65,17 @@ def test_no_allocation_within_the_target_is_excluded(problem: ChainAllocation, s
             assert reachable.first[place] <= start <= reachable.last[place]
             assert heads[kind, place, start] <= head
             assert tables.levels[-1][0].time[kind, place, start] + (head if start else 0) <= target
+
+
+@given(chain_allocations(objectives=OBJECTIVES))
+@settings(max_examples=100, deadline=None)
+def test_a_way_through_the_tables_is_an_allocation_above_its_bound(problem: ChainAllocation) -> None:
+    """The bound that comes with it lies between the tables' value and its objective, counted independently."""
+    grid, clock = Grid(problem), Clock(Limits(time=30))
+    spans = Spans(problem, grid, problem.largest, clock)
+    tables = run(problem, grid, spans, clock, problem.largest)
+    for kind, usage in roots(tables, 8) if tables is not None else []:
+        traced = follow(problem, grid, spans, tables, (kind, usage))
+        value = None if traced is None else objective(problem, traced[1])
+        if traced is not None and value is not None:
+            assert int(tables.whole[kind, usage]) <= traced[0] <= value
