@@ -29,7 +29,7 @@ from helpers.partitions import (
 )
 from pipeplan_formulations.common import recomputation as recompute
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.partition import BACKENDS, exact
+from pipeplan_formulations.partition import BACKENDS, exact, pareto
 
 LIMITS = Limits(time=60)
 CBC_GAP = 1e-6
@@ -114,6 +114,18 @@ def test_late_endings_equal_brute_force(seed):
     """If prefixes of equal H differ by the own-ending bound, the dynamic programme stays exact."""
     problem = late_endings(seed)
     check(exact.solve(problem, Limits(time=10)), problem, brute_force(problem))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+@example(65)
+@example(106)
+def test_labels_that_a_quick_attempt_leaves_out_are_no_proof(seed):
+    """The programme stays exact if its quick attempts keep one label per boundary, and so miss partitions."""
+    problem = late_endings(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pareto, "BEAM", 1)
+        check(exact.solve(problem, Limits(time=10)), problem, brute_force(problem))
 
 
 @settings(max_examples=120)
