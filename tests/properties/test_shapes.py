@@ -81,7 +81,8 @@ def test_bounds_are_met_where_there_is_one_placement(overlap: str, family: str) 
         pytest.skip("two lanes compute while they send")
     draw, seen = Random(f"{overlap} {family}"), 0
     model, cluster = unlike_kinds(draw, overlap)
-    job = Job(6, schedules=(family,), micro_batches=(6,), overlap_reduction=draw.random() < 0.5)
+    ahead, level = draw.random() < 0.5, draw.randint(0, 1)
+    job = Job(6, schedules=(family,), micro_batches=(6,), zero=(level,), overlap_reduction=ahead)
     space = Space(model, cluster, job)
     bounds = {
         tuple((space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes): bound

@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.instances import equal_devices
+from helpers.operators import COST, perceptrons
 from helpers.quick import QUICK
+from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.core.job import Job
+from pipeplan.core.model import LayerCost
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.sharding.least import least_work
 from pipeplan.costs.sharding.question import TeamQuestion, every_team, team_questions
@@ -72,6 +77,23 @@ def test_no_member_computes_less_than_the_least_work(questions: Any) -> None:
                     assert (least <= work).all()
                     seen, equal = seen + work.size, equal + int((least == work).sum())
     assert seen > 200 and equal
+
+
+def test_each_layer_has_the_least_work_of_its_own_times() -> None:
+    """Drawn layers of equal operators and unlike times: each as in a model of it alone, whatever stands before it."""
+    draw, cluster = Random("times"), equal_devices(2, link=Link(10**9, 1))
+    costs = [replace(COST, forward=COST.forward * draw.randint(1, 9), backward=COST.backward * 9) for _ in range(6)]
+
+    def least(own: list[LayerCost]) -> list[int]:
+        model = perceptrons(len(own), (1,))
+        model = replace(model, profiles=(replace(model.profiles[0], costs=tuple(own)),))
+        teams = every_team(model, cluster, Job(2, teams=(2,)).of(model))[2]
+        found: list[int] = least_work(teams, cluster.kinds["unit"], 1).tolist()
+        return found
+
+    alone = [least([cost])[0] for cost in costs]
+    assert least(costs) == alone
+    assert len(set(alone)) > 2
 
 
 class Interrupt:

@@ -1,14 +1,17 @@
 """Jobs whose static bytes exceed all devices together: no partition, replication or recomputation helps."""
 
+from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from helpers.instances import equal_devices, model_of
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
 from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
+from pipeplan.search.nodes.shapes import sorted_shapes
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
@@ -37,6 +40,24 @@ def test_runtime_and_memory_option_reduce_the_limit() -> None:
     assert why(replace(roomy, kinds={"unit": kind})) is not None
     assert why(roomy, memory=199) is not None
     assert why(equal_devices(3)) is None
+
+
+def test_a_limit_of_the_job_is_that_of_devices_with_so_much() -> None:
+    """Drawn memories, runtimes and limits: the same sums fit, and shapes have the same bounds."""
+    outcomes, draw = Counter[bool](), Random("limits")
+    for _ in range(12):
+        memory, limit = draw.choice((None, draw.randint(190, 300))), draw.randint(190, 300)
+        kind = DeviceKind("unit", memory=memory, runtime=draw.randint(0, 60))
+        less = replace(kind, memory=min(limit, memory or limit))
+        limited, owned = (
+            Space(MODEL, Cluster.uniform(3, own, Link(10**9)), Job(4, zero=(0,), depths=(3,), memory=most))
+            for own, most in ((kind, limit), (less, None))
+        )
+        fits = [total_memory_shortfall(space) is None for space in (limited, owned)]
+        assert fits[0] == fits[1], (kind, limit)
+        assert sorted_shapes(limited, 1) == sorted_shapes(owned, 1), (kind, limit)
+        outcomes[fits[0]] += 1
+    assert min(outcomes[True], outcomes[False]) > 2
 
 
 def test_activations_count_where_all_micro_batches_are_held() -> None:

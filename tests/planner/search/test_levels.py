@@ -12,7 +12,11 @@ from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.schedule import Action, Kind
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import price
 from pipeplan.io.load import load_cluster, load_model
+from pipeplan.search.build_plan import build_plan
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes.layouts import layouts, packed_layouts
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -35,6 +39,22 @@ def answer(level: int, memory: int | None = None, speed: float = 1.0, **options:
     assert result.value == result.bound
     assert result.plan.zero == level
     return result.value, result.plan.stages[0].memory.total
+
+
+def test_plans_have_the_level_at_which_they_are_priced() -> None:
+    """Whatever the replicas of their stages: prices at a plan's level are those that it was searched with."""
+    cluster, job, unlike = Cluster.uniform(4, DeviceKind("unit"), Link(10**9, 0)), Job(4, optimizer="adam"), 0
+    for level in (0, 1):
+        space = Space(model(), cluster, replace(job, zero=(level,), schedules=("gpipe",)))
+        for groups, _ in space.device_groups(1):
+            edges = (*range(len(groups)), 4)
+            for candidate in space.candidates(groups, 1):
+                evaluated = evaluate(cluster, candidate, edges)
+                plan = build_plan(model(), cluster, replace(job, zero=(0, 1)), evaluated, 0)
+                again = price(model(), cluster, groups, 1, replace(job, zero=(plan.zero,)))
+                assert assemble(again, cluster, edges) == plan.pipeline
+                unlike += min(candidate.replicas) < max(candidate.replicas)
+    assert unlike > 5
 
 
 def test_each_level_keeps_less() -> None:

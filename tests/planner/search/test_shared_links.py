@@ -1,12 +1,14 @@
 """Loads of shared links of device groups, checked by hand."""
 
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 
 from helpers.instances import model_of
-from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.space.shared_links import shared_link_loads
@@ -53,6 +55,46 @@ def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
         (0, False, [20, 40], [20, 40]),
         (0, True, [20, 40], [20, 40]),
     ]
+
+
+Loads = dict[tuple[str, int], list[int]]
+"""By card: ``out`` or ``in``, and the node."""
+
+
+def card_loads(groups: list[tuple[Device, ...]], boundary: int, many: int, back: bool) -> Loads:
+    """Seconds that each node's card is busy in a step with a boundary's tensors, counted one by one."""
+    ends, found = groups[boundary : boundary + 2], Counter[tuple[str, int]]()
+    for m in range(many):
+        source, target = (group[m % len(group)].node for group in (reversed(ends) if back else ends))
+        if source != target:
+            found.update({("out", source): 1, ("in", target): 1})
+    return {card: (times * (boundary + 1) * BYTES).tolist() for card, times in found.items()}
+
+
+def test_pairs_of_loads_are_what_a_card_carries_for_both_boundaries() -> None:
+    """Drawn stages in nodes: for a boundary and the very next one, never over one inside a node between two others."""
+    inside = 0
+    for seed in range(60):
+        draw = Random(f"cards {seed}")
+        node = Node(("unit",) * 4, Link(10**9))
+        cluster = Cluster("three", {"unit": DeviceKind("unit")}, (node,) * 3, network=Link(1))
+        left, many, groups = list(cluster.devices), draw.randint(1, 9), list[tuple[Device, ...]]()
+        if draw.random() < 0.3:
+            draw.shuffle(left)
+        for size in (draw.randint(1, 3) for _ in range(draw.randint(3, 5))):
+            groups.append(tuple(left[:size]))
+            del left[:size]
+        groups = [group for group in groups if group]
+        expected = set()
+        for back in (False, True):
+            loads = [card_loads(groups, s, many, back) for s in range(len(groups) - 1)]
+            inside += sum(not own for own in loads[1:-1])
+            for s, (first, second) in enumerate(pairwise(loads)):
+                expected |= {(s, back, *first[card], *second[card]) for card in {*first} & {*second}}
+        found = shared_link_loads(cluster, groups, many, lambda s, link: (s + 1) * occupancy(s, link))
+        pairs = {(own.link, own.back, *own.busy, *own.beyond) for own in found if own.beyond is not None}
+        assert pairs == expected, seed
+    assert inside > 5
 
 
 def slow_pairs(draw: Random) -> tuple[int, int]:

@@ -38,8 +38,7 @@ def shared_link_loads(
         before: dict[str, Array] = {}
         for s, (a, b) in enumerate(pairwise(groups)):
             if len({device.node for device in (*a, *b)}) == 1:
-                before = {}
-                continue
+                continue  # no card serves those around it: one leads into this node, the other out of it
             source, target = (b, a) if back else (a, b)
             busy = {
                 resource: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)

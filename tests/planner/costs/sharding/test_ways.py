@@ -10,6 +10,7 @@ import pytest
 from helpers.instances import equal_devices
 from helpers.operators import attention_block, block, of_many_tokens, pair, perceptrons
 from pipeplan.core.cluster import Link
+from pipeplan.core.job import Job, Recompute
 from pipeplan.core.operators import TOKEN, OperatorGraph
 from pipeplan.core.splits import CONTEXT, SEQUENCE
 from pipeplan.core.strategies import AxisStrategy
@@ -18,6 +19,7 @@ from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, KEEPS, LayerWays, parallelism
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.question import team_questions
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays, _with_and_without
@@ -49,6 +51,16 @@ def test_ways_are_compared_with_another_forward_too(graph: OperatorGraph) -> Non
         for main in ways._worthwhile("pair", *ways._between[0]):
             time, *_, again = layer.figures(main)
             assert again - time == layer.device(main).forward - layer.rooflines.constant("forward")
+
+
+def test_plans_that_may_recompute_have_all_ways_of_plans_that_do() -> None:
+    """Layers of which some choice runs the forward twice: ways that are best then are among those searched."""
+    model, cluster = perceptrons(1, (1,), GRAPHS[-1]), equal_devices(2, link=Link(10**7, 1))
+    none, choose, full = (
+        {own.split for own in team_questions(model, cluster, Job(2, teams=(2,), recompute=again).of(model))}
+        for again in Recompute
+    )
+    assert none < full <= choose
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
