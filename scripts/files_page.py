@@ -16,11 +16,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "files.md"
 LEFT_OUT = ("PlainLayer", "JobFile", "PipelineEntry", "LayerStrategiesEntry", "ContextEntry", "ShardEntry")
 """Entries without a table: repetitions, and what only programs read and write."""
+WITH_TABLES = tuple(file for file in FILES if file != "devices")
+"""Kinds of file with tables: the catalogue of devices has the fields of an entry of a cluster."""
 
 
 def with_tables(page: str) -> str:
     """Return the page with the tables of every kind of file replaced."""
-    for file in FILES:
+    for file in WITH_TABLES:
         begin, end = f"<!-- {file}: begin -->", f"<!-- {file}: end -->"
         before, _, rest = page.partition(begin)
         page = f"{before}{begin}\n\n{field_tables(schema_of(file))}\n\n{end}{rest.partition(end)[2]}"
