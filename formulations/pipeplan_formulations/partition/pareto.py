@@ -85,8 +85,8 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
     stages = _Stages(problem, room, bracket.horizon, bracket.clock)
     target, failures = bracket.low, 0
     while not bracket.closed:
-        quick = (_labels(part, target, bracket, beam) for part in stages.parts() for beam in (BEAM, None))
-        found = next(filter(None, quick), None)
+        attempts = (_labels(part, target, bracket, beam) for part in stages.parts() for beam in (BEAM, None))
+        found = next(filter(None, attempts), None)
         if found is None:
             bracket.raise_low(target + 1)
             failures += 1

@@ -10,7 +10,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import pairwise
 from math import lcm
 
@@ -71,10 +71,14 @@ def slower_pairs(cluster: Cluster, chain: Chain, micro_batches: int) -> Array:
     """For each stage, nanoseconds of σ in the warm-up bound: what its two micro-batches lose by slow pairs of replicas.
 
     Micro-batch 0 goes to the last stage and comes back; then the last one of the stage's first replica goes on to the
-    first stage. Over each boundary the least of all places where it may lie counts.
+    first stage. Over each boundary the least of all places where it may lie counts. 0 where each boundary has one pair;
+    where devices wait or stream nothing is counted.
     """
     links = range(chain.stages - 1)
+    if cluster.overlap is not Overlap.COPY or max(chain.replicas) == 1:
+        return np.zeros(chain.stages, np.int64)
 
+    @cache
     def longer(link: int, micro_batch: int) -> int:
         source, target = (group[micro_batch % len(group)] for group in chain.groups[link : link + 2])
         late = cluster.link(source, target).latency - int(chain.latency[link])

@@ -329,8 +329,7 @@ class Space:
         shared: tuple[LinkResource, ...] = ()
         slower = None
         if self.job.objective.simulated:
-            if self.cluster.overlap is Overlap.COPY:
-                slower = slower_pairs(self.cluster, chain, count)
+            slower = slower_pairs(self.cluster, chain, count)
             shared = shared_link_loads(
                 self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])
             )
