@@ -9,6 +9,7 @@ import pytest
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost
+from pipeplan.costs.sharding import question
 from pipeplan.costs.sharding.layer_ways import LayerWays, MainStrategies
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
@@ -171,3 +172,47 @@ def test_ways_that_split_something_only_there_are_searched(pays_on: str, monkeyp
 
     monkeypatch.setattr(_AllLayers, "splits", everywhere)
     assert "can be split" in str(judge(document, ask(document)).faults)
+
+
+def with_another_kind(document: dict[str, Any], count: int = 1) -> dict[str, Any]:
+    """The question with so many devices of another kind before the others, as fast as these, and a layer there."""
+    cluster, model = document["cluster"], document["model"]
+    cluster["devices"]["b"] = {}
+    cluster["nodes"][0]["devices"][:0] = [{"kind": "b", "count": 1}] * count
+    model["profiles"].append(model["profiles"][0] | {"device": "b"})
+    document["job"]["pin"] = [("l0", "b")]
+    return document
+
+
+@pytest.mark.parametrize("unlike", [True, False])
+def test_a_layer_is_pinned_to_a_kind_of_which_there_is_no_team(unlike: bool) -> None:
+    """Single devices are asked for too, so that teams of this size are left out, or lie beside them."""
+    document = with_another_kind(without_split_weights())
+    document["job"] |= {"teams": [1, 2], "unlike_teams": unlike}
+    answer = ask(document)
+    assert (answer["outcome"], answer["teams"], judge(document, answer).faults) == ("plan", [1], [])
+
+
+def test_a_size_without_teams_of_a_pinned_kind_that_is_refused_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the teams of each size had all kinds that layers are pinned to."""
+    document = with_another_kind(without_split_weights())
+    document["job"]["teams"] = [1, 2]
+    monkeypatch.setattr(question, "homeless", lambda *_: None)
+    assert "contradiction" in str(judge(document, ask(document)).faults)
+
+
+def test_a_layer_is_pinned_to_a_kind_of_which_there_are_teams_of_one_size() -> None:
+    """Teams of four are left out, as there are none of the layer's kind."""
+    document = with_another_kind(without_split_weights(), 2)
+    document["cluster"]["nodes"][0]["devices"] += [{"kind": "a", "count": 1}] * 2
+    document["job"]["teams"] = [2, 4]
+    answer = ask(document)
+    assert (answer["outcome"], answer["teams"], judge(document, answer).faults) == ("plan", [2], [])
+
+
+def test_a_layer_is_pinned_to_a_kind_without_teams_where_these_are_asked_for() -> None:
+    """It says that there is no team of the layer's kind, and how to ask."""
+    document = with_another_kind(without_split_weights())
+    answer = ask(document)
+    assert (answer["outcome"], judge(document, answer).faults) == ("refused", [])
+    assert "'b'" in answer["text"] and "ask for teams of 1 too" in answer["text"]

@@ -84,6 +84,7 @@ def _recorded(recorded: list[Split], mixed: set[Split], *question: Any) -> Itera
             assert isinstance(each.split, Split)
             recorded.append(each.split)
         if isinstance(each, MixedQuestion):
+            recorded += [split for split in each.splits if first and split not in recorded]
             mixed |= set(each.splits)
         yield each
 

@@ -36,6 +36,7 @@ def in_teams(random: Random, document: Document) -> None:
     _over_nodes(Random(f"over nodes {document}"), job, cluster)
     if random.random() < 0.92:
         _allow(job, cluster)
+        _pin_to_kinds(Random(f"pins of teams {document}"), document)
     if random.random() < 0.2:
         job["sequence_parallel"] = False
     if random.random() < (0.6 if len(job["teams"]) > 1 else 0.03):
@@ -153,6 +154,14 @@ def _allow(job: Document, cluster: Document) -> None:
         job.pop("objective")
     kind = cluster["nodes"][0]["devices"][0]["kind"]
     job["pin"] = list({name: kind for name, _ in job.get("pin", ())}.items())
+
+
+def _pin_to_kinds(random: Random, document: Document) -> None:
+    """Sometimes pin layers to any of several kinds, also of which there is no team of a size."""
+    kinds = [group["kind"] for node in document["cluster"]["nodes"] for group in node["devices"]]
+    if len(set(kinds)) > 1 and random.random() < 0.15:
+        names = [layer["name"] for layer in document["model"]["layers"]]
+        document["job"]["pin"] = [(random.choice(names), random.choice(kinds)) for _ in range(random.choice((1, 1, 2)))]
 
 
 def _alike(node: Document) -> int:

@@ -148,7 +148,7 @@ def _questions(document: Document, answer: Document, teams: Sequence[Ways], ever
     if not teams or 1 in document["job"]["teams"]:
         found += [Asked(each, level) for level, each in _levels(document).items()]
     for own in teams:
-        for split in _ways(answer, own.team):
+        for split in _ways(answer, own.team) if _lost(own.teams) is None else ():
             levels = _levels(own.document(split)).items()
             found += [Asked(each, level, {own.team: (own, split)}) for level, each in levels]
     for beside, splits, each in _mixed(document, answer, teams, every_mix):
@@ -219,11 +219,25 @@ def _levels(document: Document) -> dict[int, Question]:
 
 
 def _teams(document: Document) -> list[Teams]:
-    """Teams of each size; sizes without room are left out if others have some, or plans without teams are asked for."""
+    """Teams of each size; sizes without room are left out if others have some, or plans without teams are asked for.
+
+    Those of which there are none where layers are pinned are beside teams of other sizes at most.
+    """
     asked = document["job"].get("teams", ())
     sizes = [team for team in dict.fromkeys(asked) if team > 1]
     fitting = [team for team in sizes if Teams(document, team).homes]
+    alone = [team for team in fitting if _lost(Teams(document, team)) is None]
+    if not (document["job"].get("unlike_teams") and (alone or 1 in asked)):
+        fitting = alone
     return [Teams(document, team) for team in fitting or ([] if 1 in asked else sizes[:1])]
+
+
+def _lost(teams: Teams) -> str | None:
+    """A kind that a layer is pinned to and of which there are no teams."""
+    question = teams.question
+    return next(
+        (where for _, where in question.job["pin"] if where in question.kinds and where not in teams.homes), None
+    )
 
 
 def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[Ways]) -> str | None:
@@ -233,7 +247,10 @@ def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[W
         return "unlike teams of one size"
     if asked["regular"] and (asked["objective"] == "bottleneck" or asked["intra_layer"] or asked["unlike_teams"]):
         return "regular plans of anything but steps, whole layers and equal teams"
+    alone = [own for own in teams if _lost(own.teams) is None]
     reasons = [without_teams(own.teams) for own in teams]
+    if teams and not alone and 1 not in asked["teams"]:
+        reasons.append(f"a layer on teams of {_lost(teams[0].teams)!r}, of which there are none")
     if not teams or 1 in document["job"]["teams"]:
         reasons += map(contradiction, _levels(document).values())
     found = next((reason for reason in reasons if reason is not None), None)
@@ -243,11 +260,11 @@ def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[W
         late
         or not teams
         or 1 in asked["teams"]
-        or any(_ways(answer, own.team) or list(own.unsearched(())) for own in teams)
+        or any(_ways(answer, own.team) or list(own.unsearched(())) for own in alone)
     )
     if not possible:
         return "nothing can be split"
-    stated = [own.document(split) for own in teams for split in _ways(answer, own.team)]
+    stated = [own.document(split) for own in alone for split in _ways(answer, own.team)]
     reasons = [contradiction(each) for own in stated for each in _levels(own).values()]
     return next((reason for reason in reasons if reason), None)
 
@@ -270,9 +287,6 @@ def without_teams(teams: Teams) -> str | None:
         teams.sizes  # noqa: B018
     except ContradictionError as reason:
         return str(reason)
-    pinned = [where for _, where in job["pin"] if where not in teams.links]
-    if pinned:
-        return f"a layer on teams of {pinned[0]!r}, of which there are none"
     return None
 
 

@@ -16,6 +16,7 @@ from pipeplan.core.splits import CONTEXT, LOSS, Mix, Split
 from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import listed
 from pipeplan.costs.sharding.places import places
+from pipeplan.costs.sharding.question import homeless
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
 from pipeplan.search.graph.loads import widths
@@ -80,6 +81,9 @@ def _left_out(spaces: Spaces) -> Iterator[tuple[int, str]]:
     for team in spaces.job.teams:
         if team > 1 and not places(spaces.cluster, team):
             yield team, f"no teams of {team}, for which {spaces.cluster.name} has no room"
+        elif team > 1 and (kind := homeless(spaces.cluster, spaces.job, team)):
+            beside = ", but beside others" * spaces.job.unlike_teams
+            yield team, f"no teams of {team}{beside}, as a layer is pinned to {kind}, of which there are none"
         elif team > 1 and not spaces.late and team not in split:
             yield team, f"no teams of {team}, over which no operator can be split"
 

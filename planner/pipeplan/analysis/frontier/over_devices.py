@@ -21,7 +21,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.wording import listed
-from pipeplan.costs.sharding.places import places
+from pipeplan.costs.sharding.question import sizes_with_room
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -132,7 +132,8 @@ def _with_room(job: Job, cluster: Cluster) -> Job | None:
     """The job with those teams for which a part of a cluster has room; None if it has none."""
     if not job.teams:
         return job
-    teams = tuple(team for team in job.teams if team == 1 or places(cluster, team))
+    roomy = sizes_with_room(cluster, job)
+    teams = tuple(team for team in job.teams if team == 1 or team in roomy)
     return replace(job, teams=teams, unlike_teams=job.unlike_teams and len(teams) > 1) if teams else None
 
 

@@ -137,9 +137,24 @@ def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
     InputError
         If there are no teams of any size, or the job excludes them.
     """
-    asked = [team for team in job.teams if team > 1]
-    fitting = [team for team in asked if places(cluster, team)] or ([] if _without(job) else asked[:1])
+    fitting = sizes_with_room(cluster, job) or ([] if _without(job) else [team for team in job.teams if team > 1][:1])
     return {team: _teams(model, cluster, job, team) for team in fitting}
+
+
+def sizes_with_room(cluster: Cluster, job: Job) -> list[int]:
+    """Return the sizes of a job's teams of several devices for which a cluster has room, also where layers are pinned.
+
+    Beside teams of other sizes those of one size need not be of all kinds that layers are pinned to.
+    """
+    roomy = [team for team in job.teams if team > 1 and places(cluster, team)]
+    alone = [team for team in roomy if homeless(cluster, job, team) is None]
+    return roomy if job.unlike_teams and (alone or _without(job)) else alone
+
+
+def homeless(cluster: Cluster, job: Job, team: int) -> str | None:
+    """Return a kind of device that a layer is pinned to, and of which there is no team of a size; None if none is."""
+    known = places(cluster, team)
+    return next((where for _, where in job.pin if where in cluster.kinds and where not in known), None)
 
 
 def _without(job: Job) -> bool:
@@ -152,20 +167,24 @@ def _questions(
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     ways: dict[Split, Model] = {}
     nothing: list[str] = []
+    alone = False
     for team, teams in every.items():
+        at_home = homeless(cluster, job, team) is None
         team_job = replace(
             job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes)
         )
         ways_of_team = {}
         for split, costs in () if job.strategy else TeamWays(teams).ways(job.sequence_parallel):
             ways_of_team[split] = costs
-            yield TeamQuestion(split, costs, team_cluster(cluster, team), team_job)
+            if at_home:
+                yield TeamQuestion(split, costs, team_cluster(cluster, team), team_job)
         ways |= ways_of_team
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes)
-        for split, costs in mesh_ways(meshes, job.sequence_parallel, [*ways_of_team.values()]):
+        for split, costs in mesh_ways(meshes, job.sequence_parallel, [*ways_of_team.values()]) if at_home else ():
             ways_of_team[split] = costs
             counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
             yield TeamQuestion(split, costs, team_cluster(cluster, team), replace(team_job, micro_batches=counts))
+        alone = alone or bool(at_home and ways_of_team)
         if not ways_of_team:
             why = why_nothing(teams)
             nothing.append(
@@ -173,7 +192,7 @@ def _questions(
                 + f" by strategy {job.strategy}" * bool(job.strategy)
                 + (f": they have {counted(team, 'device')}, {why}" if why else "")
             )
-    if nothing and len(nothing) == len(every) and not _without(job):
+    if nothing and not alone and not _without(job):
         raise InputError(nothing[0])
     if every:
         yield from _mixes(every, ways, model, cluster, job)
@@ -250,6 +269,11 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
         raise InputError(
             f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind, nor do equal nodes of one "
             f"kind have together; {_largest(cluster)}"
+        )
+    if team not in sizes_with_room(cluster, job):
+        raise InputError(
+            f"teams of {team}: a layer is pinned to {homeless(cluster, job, team)!r}, of which {cluster.name!r} has no "
+            f"team of {team}; pin it to another kind, or ask for teams of 1 too"
         )
     return teams
 
