@@ -87,7 +87,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
-    for own in teams if not late else ():
+    for own in [own for own in teams if not late and _lost(own.teams) is None]:
         verdict.faults += [f"teams of {own.team}: {fault}" for fault in own.unsearched(_ways(answer, own.team))]
     if verdict.faults:
         return verdict
