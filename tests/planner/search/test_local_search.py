@@ -1,5 +1,6 @@
 """Local search: better plans of the space, each of which fits and takes as long as it says."""
 
+import pickle
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +18,7 @@ from pipeplan.core.job import Job
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
-from pipeplan.search.local_search import LocalSearch, pool
+from pipeplan.search.local_search import LocalSearch, beside, pool
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
 from pipeplan.search.nodes import layouts
@@ -116,6 +117,20 @@ def test_the_process_finds_better_plans_and_ends():
     finally:
         process.close()
     assert process.ended
+
+
+def test_what_is_sent_is_pickled_before_the_search_goes_on(monkeypatch):
+    """The search fills caches of the model and of ways to split, which a thread must not pickle meanwhile."""
+    written: list[bytes] = []
+    monkeypatch.setattr(beside, "SimpleQueue", lambda: SimpleNamespace(put=written.append))
+    monkeypatch.setattr(beside, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    process, start = LocalSearchProcess(spaces, 0), worst_plan(spaces)
+    process.offer(start)
+    process.close()
+    question, offered = map(pickle.loads, written[:2])
+    assert question[1:3] == (CLUSTER, spaces.job)
+    assert offered == Message.of(start)
 
 
 EVERYTHING = Job(batch=8, optimizer="sgd", micro_batches=(8,), recompute="none", memory=10**6)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO, Any
+from typing import IO
 
 from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
@@ -74,11 +74,14 @@ class Message:
 
 
 class LocalSearchProcess:
-    """A running process. Where none can be started, nothing is ever found."""
+    """A running process. Where none can be started, nothing is ever found.
+
+    What is sent is pickled at once, as the search goes on to fill the caches of these objects while a thread writes.
+    """
 
     def __init__(self, spaces: Spaces, seed: int) -> None:
         self._spaces = spaces
-        self._out: SimpleQueue[Message | None] = SimpleQueue()
+        self._out: SimpleQueue[bytes | None] = SimpleQueue()
         self._in: SimpleQueue[Message] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(OSError):
@@ -90,13 +93,14 @@ class LocalSearchProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the search, which then closes the pipe
             )
-            question = spaces.model, spaces.cluster, spaces.job, spaces.questions, seed
-            Thread(target=self._write, args=(question,), daemon=True).start()
+            question = pickle.dumps((spaces.model, spaces.cluster, spaces.job, spaces.questions, seed))
+            self._out.put(question)
+            Thread(target=self._write, daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
     def offer(self, plan: EvaluatedPlan) -> None:
         """Send a plan to start from."""
-        self._out.put(Message.of(plan))
+        self._out.put(pickle.dumps(Message.of(plan)))
 
     def found(self) -> Iterator[EvaluatedPlan]:
         """Yield the plans found since the last call."""
@@ -118,14 +122,12 @@ class LocalSearchProcess:
             self._process.kill()
             self._process.wait()
 
-    def _write(self, question: Any) -> None:
+    def _write(self) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(OSError), self._process.stdin as pipe:
-            pickle.dump(question, pipe)
-            pipe.flush()
             while (message := self._out.get()) is not None:
-                pickle.dump(message, pipe)
+                pipe.write(message)
                 pipe.flush()
 
     def _read(self) -> None:
