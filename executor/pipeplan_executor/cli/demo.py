@@ -1,4 +1,4 @@
-"""``pipeplan demo``: profile, solve, compare and run real models on this machine."""
+"""``pipeplan demo``: why a plan is worth finding, shown by a real model on this machine."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -8,7 +8,7 @@ from pipeplan.cli.base import Command, try_outputs
 def configure(parser: ArgumentParser) -> None:
     """Add the arguments of ``demo``."""
     parser.add_argument("--output", default="demo-out", metavar="FOLDER", help="where files and pictures go (demo-out)")
-    parser.add_argument("--models", default="decoder,vgg16", help="names in pipeplan_executor.zoo (decoder,vgg16)")
+    parser.add_argument("--model", default="decoder", help="a name in pipeplan_executor.zoo (decoder)")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="samples in one step (16)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
 
@@ -20,8 +20,13 @@ def run(options: Namespace) -> int:
     from pipeplan_executor.cli.demo_run import demonstrate
 
     try_outputs(options, folders=("output",))
-    demonstrate(Path(options.output), tuple(options.models.split(",")), options.batch, options.steps)
+    demonstrate(Path(options.output), options.model, options.batch, options.steps)
     return 0
 
 
-command = Command("demo", "profile, solve, compare and run two real models on two processes", configure, run)
+command = Command(
+    "demo",
+    "why: a real model with memory to spare and with too little, proved and run",
+    configure,
+    run,
+)

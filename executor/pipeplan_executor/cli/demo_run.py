@@ -1,165 +1,214 @@
-"""Steps of the demonstration: describe the machine, profile, solve, compare, run, compare with the prediction."""
+"""Steps of the demonstration: a model with memory to spare, and the same model where memory is short.
 
-from dataclasses import replace
+::
+
+    measure machine and model ─▶ all its memory     ─▶ the answer, its proof ─▶ run it ─╮
+                              ╰▶ a limit below that ─▶ a pipeline, beside    ─▶ run it ─┴▶ one table, one picture
+                                 data parallelism      the heuristics
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from textwrap import indent
 
-from pipeplan.analysis.compare import Comparison, compare
-from pipeplan.cli.compare import show
-from pipeplan.cli.progress import solving
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.figures import whole
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.tabular import Table
+from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.wording import counted, zero_suffix
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
-from pipeplan.search.build_plan import build_plan
+from pipeplan.report.plot.gantt import save_gantt
+from pipeplan.report.trace import write_trace
 from pipeplan.search.heuristics import ranked
-from pipeplan_executor.calibrate import calibrated, observed, predict, repriced
-from pipeplan_executor.calibrate.engine import NOTABLE, engine_work
-from pipeplan_executor.calibrate.machine import as_text, describe_machine
-from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
+from pipeplan.search.result import Result
+from pipeplan.solve import solve
+from pipeplan_executor.calibrate.machine import describe_machine
+from pipeplan_executor.train.report import RunReport, predicted_peak
 from pipeplan_executor.train.runner import run
 from pipeplan_executor.train.verdict import check_verdict
 
 PROCESSES = 2
 SIZES = (1, 2, 4)
 """Micro-batch sizes that are profiled."""
+OPTIMIZER = "adam"
 SOLVE_SECONDS = 30.0
+SHORT = 0.64
+"""Limit where memory is short, as a share of what the first answer takes beside the runtime of its processes."""
+COLUMNS = 100
+"""Columns of the text."""
 
 
-def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) -> None:
-    """Run the demonstration for each named model of `pipeplan_executor.zoo`; write files into ``folder``."""
+@dataclass(frozen=True)
+class Ran:
+    """An answer, and what the run of its plan measured."""
+
+    name: str
+    result: Result
+    report: RunReport
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """Predicted and measured time line, by the labels of a picture."""
+        return {
+            f"{self.name}, predicted": self.result.timeline,
+            f"{self.name}, measured": self.report.timeline,
+        }
+
+
+def demonstrate(folder: Path, name: str, batch: int, steps: int) -> None:
+    """Run the demonstration for a model of `pipeplan_executor.zoo`; write files into ``folder``."""
     Job(batch=batch)  # refuses an invalid batch before anything is measured
     whole(steps, "steps", 1)
     folder.mkdir(parents=True, exist_ok=True)
-    _title(f"This machine as {PROCESSES} worker processes")
-    cluster = describe_machine(PROCESSES)
+    cluster, model = _measured(name, batch)
     write_cluster(cluster, folder / "cluster.yaml")
-    print(as_text(cluster))
-    for name in names:
-        _one(name, cluster, folder, batch, steps)
-    print(f"\nModels, cluster, plans, pictures and traces lie in {folder}/; open a trace at ui.perfetto.dev.")
-
-
-def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> None:
-    _title(f"{name}: profile, layer by layer")
-    model = _profiled(name, batch)
     write_model(model, folder / f"{name}.yaml")
-    _title(f"{name}: every partitioner, every schedule family, the solver")
-    with solving(f"{name} on {cluster.name}") as on_progress:
-        comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
-    show(comparison)
-    print(str(comparison.best).partition("heuristics,")[0].rstrip())
-    _title(f"{name}: the plan and the best partitioner's plan, run with {PROCESSES} processes")
-    spec = f"pipeplan_executor.zoo:{name}"
-    ran: list[tuple[str, Plan, RunReport]] = []
-    for label, plan in _contestants(model, cluster, comparison):
-        path = folder / f"{name}-{label}.json"
-        plan.save(path)
-        report = run(plan, spec, steps=steps, verify=True, device="cpu")
-        check_verdict(report.verdict)
-        ran.append((label, plan, report))
-        beside = folder / f"{name}-{label}"
-        plots = [f"{beside}.svg", f"{beside}.png"]
-        write_pictures(plan, report, trace=f"{beside}.trace.json", plots=plots)
-    for label, plan, report in ran:
-        engine = engine_work(plan, report)
-        if engine is not None and engine.share >= NOTABLE:
-            print(f"{label}: {engine}")
-    figures = zip(FIGURES, *(_figures(plan, report, _by_others((label, plan, report), ran, model, cluster))
-                             for label, plan, report in ran), strict=True)  # fmt: skip
-    print(Table.of_text(("plan of", *(label for label, _, _ in ran)), figures).as_text())
-    print(_verdict(ran))
+    plenty = cluster.devices[0].kind.memory or 0
+    print(f"\n1. Memory to spare: {format_bytes(plenty)} per device. Steps of {batch} samples, {OPTIMIZER}.")
+    spare = _answered(model, cluster, Job(batch=batch, optimizer=OPTIMIZER))
+    print(_pipelines(spare))
+    ran = [_run("memory to spare", spare, folder / "spare.json", name, steps)]
+    # the same model under a limit that this plan does not meet
+    needed, runtime = max(spare.timeline.peaks), cluster.devices[0].kind.runtime
+    limit = runtime + round(SHORT * (needed - runtime))
+    print(f"\n2. Memory short: {format_bytes(limit)} per device, and the plan above needs {format_bytes(needed)}.")
+    short = _answered(model, cluster, Job(batch=batch, optimizer=OPTIMIZER, memory=limit))
+    print(_heuristics(short))
+    ran.append(_run("memory short", short, folder / "short.json", name, steps))
+    print(f"\n3. Predicted beside measured: {PROCESSES} processes, median of {counted(steps, 'step')}.")
+    print(_measurements(ran))
+    _write_pictures(folder, ran, limit)
+    print(
+        f"\nIn {folder}/: demo.svg (both plans, predicted and measured, with their memory), the model, the\n"
+        "cluster, the plans, and traces for ui.perfetto.dev."
+    )
 
 
-def _profiled(name: str, batch: int) -> Model:
+def _measured(name: str, batch: int) -> tuple[Cluster, Model]:
+    """Return this machine and the model, as measured now."""
+    began = time.monotonic()
+    print(f"This machine as {PROCESSES} workers: ", end="", flush=True)
+    cluster = describe_machine(PROCESSES)
+    link = cluster.nodes[0].link
+    print(f"link {link.bandwidth / 1e9:.3g} GB/s, latency {format_time(link.latency)} ({_since(began)})")
+    began = time.monotonic()
+    print(f"Model {name}, profiled layer by layer: ", end="", flush=True)
     model = profile_workload(
         f"pipeplan_executor.zoo:{name}",
         micro_batches=[size for size in SIZES if batch % size == 0],
         name=name,
+        optimizer=OPTIMIZER,
         crowd=PROCESSES,  # the workers will share caches and memory with each other
-        on_progress=lambda text: print(f"  {text}"),
     )
-    largest = model.profiles[-1]
-    for layer, cost in zip(model.layers, largest.costs, strict=True):
+    size = format_bytes(sum(layer.parameters for layer in model.layers))
+    print(f"{counted(len(model.layers), 'layer')}, {size} of parameters ({_since(began)})")
+    return cluster, model
+
+
+def _since(began: float) -> str:
+    return f"{time.monotonic() - began:.0f} s"
+
+
+def _answered(model: Model, cluster: Cluster, job: Job) -> Result:
+    """Solve; print the answer and its proof."""
+    result = solve(model, cluster, job=job, time_limit=SOLVE_SECONDS)
+    plan = result.plan
+    print(
+        f"   Answer: {_words(plan)}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}, schedule "
+        f"{plan.schedule.family}.\n   Proved: {format_time(result.value)} a step, and no searched plan takes less than "
+        f"{format_time(result.bound)} (gap {result.gap:.2%}, {result.wall:.1f} s)."
+    )
+    for number, stage in enumerate(plan.stages if len(plan.stages) > 1 else ()):
+        again = f", {len(stage.recompute)} of them recomputed" if stage.recompute else ""
         print(
-            f"  {layer.name:12} forward {format_time(cost.forward):>9}  backward {format_time(cost.backward):>9}  "
-            f"parameters {format_bytes(layer.parameters):>10}  saved {format_bytes(cost.saved):>10}"
+            f"   Stage {number}: {stage.layers[0]} … {stage.layers[-1]}, {counted(len(stage.layers), 'layer')}{again}; "
+            f"{format_bytes(stage.memory.total)}"
         )
-    print(f"  (for a micro-batch of {largest.micro_batch})")
-    return model
+    return result
 
 
-def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list[tuple[str, Plan]]:
-    """Return the solver's plan, and the best plan of any partitioner."""
-    best = comparison.best
-    plans = [("pipeplan", best.plan)]
-    balanced = ranked(
-        row for result in comparison.results.values() for row in result.baselines.values() if not row.outside
+def _words(plan: Plan) -> str:
+    """Return what kind of plan it is, in the words of the field."""
+    if len(plan.stages) > 1:
+        again = ", with recomputation" if any(stage.recompute for stage in plan.stages) else ""
+        return f"a pipeline of {plan.shape}{again}"
+    if plan.stages[0].replicas == 1:
+        return "one device"
+    return f"overlapped data parallelism{zero_suffix(plan.zero)}, {plan.stages[0].replicas} replicas"
+
+
+def _pipelines(result: Result) -> str:
+    """Return by how much the best pipeline of a heuristic is slower than data parallelism, if that is the answer."""
+    rows = ranked(row for row in result.baselines.values() if row.evaluated and len(row.evaluated.boundaries) > 2)
+    if not rows or rows[0].value is None or len(result.plan.stages) > 1:
+        return "   On this machine sums of gradients are too slow for data parallelism."
+    slower = rows[0].value / result.value - 1
+    return f"   The best pipeline of a heuristic ({rows[0].name}) takes {format_time(rows[0].value)}: {slower:+.1%}."
+
+
+def _heuristics(result: Result) -> str:
+    """Return the heuristics by their step times, those of one time on one line."""
+    rows = ranked(row for row in result.baselines.values() if not row.outside)
+    lines: list[tuple[str, str, str]] = []
+    for value, alike in groupby(rows, key=lambda row: row.value):
+        names = ", ".join(row.name for row in alike)
+        over = "" if value is None else f"{value / result.value - 1:+.1%}"
+        lines.append(("does not fit" if value is None else format_time(value), over, names))
+    headings = (
+        "step time",
+        "",
+        "heuristics, each with what suits it: schedule, micro-batches, recomputation",
     )
-    if balanced and balanced[0].evaluated is not None:
-        other = build_plan(model, cluster, best.job, balanced[0].evaluated, comparison.bound)
-        plans.append((balanced[0].name, replace(other, yardstick=best.plan.yardstick)))
-    return plans
+    return indent(Table.of_text(headings, lines).as_text(width=COLUMNS), "   ")
 
 
-def _by_others(
-    own: tuple[str, Plan, RunReport], ran: list[tuple[str, Plan, RunReport]], model: Model, cluster: Cluster
-) -> int | None:
-    """Return the step of a plan as predicted with costs that the run of another plan corrected; None if none can."""
-    for label, plan, report in ran:
-        if label != own[0] and not plan.sharded and not own[1].sharded:
-            seen = observed(report.timelines, report.step_times, report.peaks, plan.pipeline.tied, plan.zero > 0)
-            found = calibrated(plan, model, cluster, seen)
-            return predict(own[1], repriced(own[1], found.model, found.cluster)).step_time
-    return None
+def _run(label: str, result: Result, path: Path, name: str, steps: int) -> Ran:
+    """Save and run a plan; refuse wrong gradients."""
+    result.plan.save(path)
+    report = run(result.plan, f"pipeplan_executor.zoo:{name}", steps=steps, verify=True, device="cpu")
+    check_verdict(report.verdict)
+    return Ran(label, result, report)
 
 
-def _verdict(ran: list[tuple[str, Plan, RunReport]]) -> str:
-    """Return which plan was faster in the measured steps, or that they vary by as much as the plans differ."""
-    (best, _, fast), *others = sorted(ran, key=lambda row: row[2].step_time)
-    if not others:
-        return f"{best} is the only plan that ran"
-    other, _, slow = others[0]
-    lead = slow.step_time / fast.step_time - 1
-    if max(fast.step_times) >= min(slow.step_times):
-        return f"the medians differ by {lead:.1%}, which is noise: steps of one plan overlap those of the other"
-    return f"{best} is faster than {other} by {lead:.1%}, every step of it"
+def _measurements(ran: Sequence[Ran]) -> str:
+    """Return time and memory of all runs beside their predictions."""
+    headings = (
+        "",
+        "step predicted",
+        "measured",
+        "off by",
+        "memory predicted",
+        "memory measured",
+        "gradients differ by",
+    )
+    return indent(Table.of_text(headings, map(_figures, ran)).as_text(), "   ")
 
 
-def _figures(plan: Plan, report: RunReport, by_others: int | None) -> tuple[str, ...]:
+def _figures(ran: Ran) -> tuple[str, ...]:
+    plan, report = ran.result.plan, ran.report
     return (
-        plan.schedule.family,
-        f"{plan.micro_batches} x {plan.micro_batch}",
-        layers_by_stage(plan),
+        ran.name,
+        format_time(plan.step_time),
         format_time(report.step_time),
-        report.spread,
-        f"{format_time(plan.step_time)}, {report.off(plan.step_time)}",
-        "-" if by_others is None else f"{format_time(by_others)}, {report.off(by_others)}",
-        ", ".join(format_bytes(predicted_peak(plan, rank)) for rank in range(len(plan.ranks))),
-        ", ".join(format_bytes(peak) for peak in report.peaks),
-        "" if report.error is None else f"{report.error:.0e}",
+        report.off(plan.step_time),
+        format_bytes(max(predicted_peak(plan, rank) for rank in range(len(plan.ranks)))),
+        format_bytes(max(report.peaks)),
+        f"{report.error:.0e}",
     )
 
 
-FIGURES = (
-    "schedule",
-    "micro-batches",
-    "layers",
-    "step measured",
-    "least to most",
-    "predicted, off by",
-    "by the other's run",
-    "peak memory predicted",
-    "measured",
-    "gradient error",
-)
-"""Names of what `_figures` returns."""
-
-
-def _title(text: str) -> None:
-    print(f"\n== {text}", flush=True)
+def _write_pictures(folder: Path, ran: Sequence[Ran], limit: int) -> None:
+    """Draw all time lines, with the short limit, on one axis; write a trace of each run."""
+    lines = {label: line for each in ran for label, line in each.timelines.items()}
+    save_gantt(folder / "demo.svg", lines, limits=[limit] * PROCESSES)
+    for each in ran:
+        write_trace(folder / f"{each.name.split()[-1]}.trace.json", each.timelines)
