@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
 from pipeplan.cli.questions import (
     LIMITS,
     add_limits,
@@ -24,11 +24,12 @@ def configure(parser: ArgumentParser) -> None:
     add_run(parser)
     add_questions(parser)
     add_limits(parser)
-    parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
-    parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
-    parser.add_argument("--save-plan", metavar="PLAN", help="write the best plan after calibration here")
-    parser.add_argument("--no-solve", action="store_true", help="calibrate only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
+    files = group(parser, OUTPUT)
+    files.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
+    files.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
+    files.add_argument("--save-plan", metavar="PLAN", help="write the best plan after calibration here")
+    group(parser, "limits of the search").add_argument("--no-solve", action="store_true", help="calibrate only")
+    add_json(parser)
 
 
 def run(options: Namespace) -> int:
@@ -94,4 +95,10 @@ def _as_planned(options: Namespace, plan: "Plan") -> None:
     options.zero = options.zero or str(plan.zero)
 
 
-command = Command("calibrate", "correct a model and a cluster by a run of a plan, and solve again", configure, run)
+command = Command(
+    "calibrate",
+    "correct a model and a cluster by a run of a plan, and solve again",
+    configure,
+    run,
+    "plan.json my_project:build_model model.yaml machine.yaml -o calibrated.yaml",
+)

@@ -29,4 +29,5 @@ command = Command(
     "why: a real model with memory to spare and with too little, proved and run",
     configure,
     run,
+    "--model decoder --batch 16",
 )

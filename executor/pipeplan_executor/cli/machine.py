@@ -25,4 +25,6 @@ def run(options: Namespace) -> int:
     return 0
 
 
-command = Command("machine", "describe this machine as a cluster of worker processes", configure, run)
+command = Command(
+    "machine", "describe this machine as a cluster of worker processes", configure, run, "--processes 2 -o machine.yaml"
+)

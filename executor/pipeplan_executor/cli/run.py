@@ -5,7 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
 
 if TYPE_CHECKING:
@@ -21,27 +21,28 @@ WITHOUT = " without tensor parallelism"
 def configure(parser: ArgumentParser) -> None:
     """Add the arguments of ``run``."""
     add_run(parser)
-    parser.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
-    parser.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
-    parser.add_argument(
+    what, steps, files = (group(parser, title) for title in ("plan and model", "steps", OUTPUT))
+    steps.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
+    what.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    what.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
+    files.add_argument(
         "--trace", metavar="FILE", help="write predicted and measured time line for Perfetto; - prints it"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
-    parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
-    parser.add_argument(
+    files.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
+    steps.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
+    steps.add_argument(
         "--tensor-parallel",
         type=int,
         metavar="N",
         help="processes that share a rank, by the model's shards (the plan's teams, or 1)",
     )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
+    steps.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
     saving = parser.add_argument_group("checkpoints")
     saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
     saving.add_argument("--keep", type=int, default=3, metavar="N", help="number of newest ones that stay (3)")
     saving.add_argument("--resume", action="store_true", help="go on from the latest one, if there is one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
+    add_json(parser)
 
 
 def run(options: Namespace) -> int:
@@ -171,4 +172,10 @@ def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
     return "\n".join(lines)
 
 
-command = Command("run", "run a plan with torch, beside its prediction", configure, run)
+command = Command(
+    "run",
+    "run a plan with torch, beside its prediction",
+    configure,
+    run,
+    "plan.json my_project:build_model --steps 20 --verify --plot run.svg",
+)

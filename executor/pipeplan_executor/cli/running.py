@@ -4,6 +4,8 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from pipeplan.cli.base import group
+
 if TYPE_CHECKING:
     from pipeplan.core.plan import Plan
     from pipeplan_executor.train.report import RunReport
@@ -11,15 +13,16 @@ if TYPE_CHECKING:
 
 def add_run(parser: ArgumentParser) -> None:
     """Add arguments for the plan, the model, and the number of steps."""
-    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
-    parser.add_argument(
+    what, steps = group(parser, "plan and model"), group(parser, "steps")
+    what.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
+    what.add_argument(
         "workload", metavar="MODULE:FUNCTION", help="builds and returns the model; or hf:gpt2, of transformers"
     )
-    parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
-    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
-    parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
+    what.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
+    steps.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
+    steps.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
+    steps.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
+    steps.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
 
 
 def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":

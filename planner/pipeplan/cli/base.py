@@ -9,16 +9,48 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: name, one line of help, arguments, and ``run``, which returns the exit code (0, 1 or 2)."""
+    """A command of the program.
+
+    Attributes
+    ----------
+    name, summary : str
+        The word that calls it, and one line of help.
+    configure : callable
+        Adds its arguments to a parser, in groups (`group`) where there are many.
+    run : callable
+        Returns the exit code: 0, 1 or 2.
+    example : str
+        Words after the name, with which the help begins.
+    """
 
     name: str
     summary: str
     configure: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+    example: str = ""
+
+
+OUTPUT = "output"
+"""Title of the group of options about what is printed and written; it is the last, and has ``--help``."""
+
+
+def group(parser: ArgumentParser, title: str) -> "_ArgumentGroup":
+    """Return the parser's group of that title, a new one if there is none."""
+    known = (each for each in parser._action_groups if each.title == title)
+    return next(known, None) or parser.add_argument_group(title)
+
+
+def add_json(parser: ArgumentParser, beside: str = "; progress stays on standard error") -> None:
+    """Add ``--json``."""
+    group(parser, OUTPUT).add_argument("--json", action="store_true", help=f"print one JSON object{beside}")
 
 
 STDOUT = "/dev/stdout"

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command
+from pipeplan.cli.base import OUTPUT, Command, add_json, group
 from pipeplan.cli.questions import add_limits, add_questions, limits, question, searched
 
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ def configure(parser: ArgumentParser) -> None:
     """Arguments of ``compare``."""
     add_questions(parser)
     add_limits(parser)
-    parser.add_argument("--top", type=int, metavar="N", help="only the N fastest lines")
-    parser.add_argument("--all", action="store_true", help="a line for every schedule family of every method")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
+    rows = group(parser, OUTPUT)
+    rows.add_argument("--top", type=int, metavar="N", help="only the N fastest lines")
+    rows.add_argument("--all", action="store_true", help="a line for every schedule family of every method")
+    add_json(parser)
 
 
 def run(options: Namespace) -> int:
@@ -107,4 +108,10 @@ def _peaks(peaks: "tuple[int, ...]") -> str:
     return " to ".join(ends)
 
 
-command = Command("compare", "every partitioner, every schedule family and the solver in one table", configure, run)
+command = Command(
+    "compare",
+    "every partitioner, every schedule family and the solver in one table",
+    configure,
+    run,
+    "vgg-16 4-v100-nvlink --batch 64 --top 10",
+)

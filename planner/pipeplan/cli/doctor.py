@@ -90,4 +90,4 @@ def _as_text(facts: Mapping[str, object], healthy: bool) -> str:
     return "\n".join(lines)
 
 
-command = Command("doctor", "versions, solvers, conflicts, devices: one block to paste", configure, run)
+command = Command("doctor", "versions, solvers, conflicts, devices: one block to paste", configure, run, "--json")

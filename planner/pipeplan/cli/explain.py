@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command
+from pipeplan.cli.base import Command, add_json, group
 from pipeplan.cli.questions import (
     add_limits,
     add_questions,
@@ -30,10 +30,10 @@ def configure(parser: ArgumentParser) -> None:
         "A plan that solve -o wrote may stand in the place of MODEL, alone: it is explained as it is. With a question, "
         "changes of it are solved afresh too, and where nothing fits the smallest change that does is looked for."
     )
-    parser.add_argument(
+    group(parser, "limits of the search").add_argument(
         "--each", type=number, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
+    add_json(parser)
 
 
 @listening()
@@ -98,4 +98,10 @@ def _is_plan(name: str) -> bool:
         return b'"pipeplan-plan/' in file.read(4096)
 
 
-command = Command("explain", "what binds, what changes would bring, why nothing fits", configure, run)
+command = Command(
+    "explain",
+    "what binds, what changes would bring, why nothing fits",
+    configure,
+    run,
+    "gnmt-8 4-v100-nvlink --batch 64",
+)

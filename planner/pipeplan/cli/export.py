@@ -32,4 +32,10 @@ def run(options: Namespace) -> int:
     return 0
 
 
-command = Command("export", "a plan for another tool: torch's schedule file, a device map", configure, run)
+command = Command(
+    "export",
+    "a plan for another tool: torch's schedule file, a device map",
+    configure,
+    run,
+    "plan.json --to torch-csv -o schedule.csv",
+)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import STDOUT, Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, STDOUT, Command, add_json, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question
 
 if TYPE_CHECKING:
@@ -18,13 +18,17 @@ def configure(parser: ArgumentParser) -> None:
     """Arguments of ``frontier``."""
     add_questions(parser)
     add_limits(parser)
-    parser.add_argument("--over", default="memory", metavar="{memory,devices,price}")
-    parser.add_argument("--points", type=number, metavar="N", help="look at N limits only, where most is open")
-    parser.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
-    parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
-    parser.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
-    parser.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
+    points = group(parser, "points")
+    points.add_argument(
+        "--over", default="memory", metavar="{memory,devices,price}", help="what the step time stands against (memory)"
+    )
+    points.add_argument("--points", type=number, metavar="N", help="look at N limits only, where most is open")
+    points.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
+    files = group(parser, OUTPUT)
+    files.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
+    files.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
+    files.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
+    add_json(parser)
 
 
 def run(options: Namespace) -> int:
@@ -73,4 +77,10 @@ def _tell(over: str, asked: str, answer: "Answer") -> None:
     print(f"asked for {what}, {limit:>22}   {found}", file=sys.stderr)
 
 
-command = Command("frontier", "step time against memory, devices or price; the fewest devices that fit", configure, run)
+command = Command(
+    "frontier",
+    "step time against memory, devices or price; the fewest devices that fit",
+    configure,
+    run,
+    "gnmt-8 4-v100-nvlink --batch 64 --plot frontier.svg",
+)

@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
 PLAN = ("stages", "micro_batches", "schedule", "replicas", "team", "way", "chunks", "recompute", "zero")
@@ -15,7 +15,7 @@ def configure(parser: ArgumentParser) -> None:
     add_questions(parser)
     add_limits(parser)
     parser.conflict_handler = "resolve"
-    plan = parser.add_argument_group("the plan to judge")
+    plan = group(parser, "the plan to judge")
     plan.add_argument("--stages", required=True, metavar="N,N", help="layers of each stage, like 3,3,4,2")
     plan.add_argument("--micro-batches", required=True, type=number, metavar="N", help="micro-batches of a step")
     plan.add_argument(
@@ -38,9 +38,10 @@ def configure(parser: ArgumentParser) -> None:
     plan.add_argument("--chunks", type=number, metavar="N", help="stages per device of interleaved and the like (2)")
     plan.add_argument("--recompute", default="none", metavar="{none,choose,full}", help="(none)")
     plan.add_argument("--zero", type=number, default=0, metavar="N", help="level of ZeRO (0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
-    parser.add_argument("-o", "--output", metavar="PLAN", help="save the judged plan here, if it fits; - prints it")
-    parser.add_argument("--plot", metavar="FILE", help="draw both time lines (.svg or .png)")
+    add_json(parser)
+    files = group(parser, OUTPUT)
+    files.add_argument("-o", "--output", metavar="PLAN", help="save the judged plan here, if it fits; - prints it")
+    files.add_argument("--plot", metavar="FILE", help="draw both time lines (.svg or .png)")
 
 
 def run(options: Namespace) -> int:
@@ -67,4 +68,10 @@ def run(options: Namespace) -> int:
     return 0
 
 
-command = Command("judge", "a hand-written plan: its time, its memory, beside the proved one", configure, run)
+command = Command(
+    "judge",
+    "a hand-written plan: its time, its memory, beside the proved one",
+    configure,
+    run,
+    "vgg-16 4-v100-nvlink --batch 64 --stages 5,5,5,6 --micro-batches 8",
+)

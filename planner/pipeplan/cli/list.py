@@ -98,4 +98,6 @@ KINDS: Mapping[str, Callable[[str], str]] = {
 }
 """What can be listed, and the line about each name."""
 
-command = Command("list", "names of models, clusters, devices, schedules, balancers, experiments", configure, run)
+command = Command(
+    "list", "names of models, clusters, devices, schedules, balancers, experiments", configure, run, "models"
+)

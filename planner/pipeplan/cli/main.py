@@ -13,29 +13,25 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from pipeplan.cli.base import Command
+from pipeplan.cli.base import OUTPUT, Command
 from pipeplan.cli.streams import code_of, tolerant_streams
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
 from pipeplan.core.wording import hint
 
 OWN = (
-    "list",
-    "show",
-    "new",
-    "schema",
-    "profile",
-    "solve",
-    "judge",
-    "compare",
-    "simulate",
-    "export",
-    "sweep",
-    "explain",
-    "frontier",
-    "shard",
-    "doctor",
+    *("solve", "explain", "compare", "judge", "frontier", "profile"),
+    *("simulate", "export", "shard", "sweep", "list", "show", "new", "schema", "doctor"),
 )
+"""Commands of this package."""
+FIRST = ("solve", "explain", "run", "profile", "compare", "judge", "frontier", "machine")
+"""Commands that the help lists first: those of a plan's first day."""
+EXAMPLES = """\
+$ pipeplan solve gpt2-small 8-v100-nvlink --batch 64 -o plan.json    the best plan, with its proof
+$ pipeplan explain plan.json                                         what binds it
+$ pipeplan solve --help                                              examples and options of a command
+
+"""
 COMPLETION = "--print-completion"
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
 
@@ -44,13 +40,36 @@ EXTRAS = {"torch": "torch; install it with: pip install 'pipeplan[torch]'"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that names the likely choice where another word was given."""
+    """A parser whose help begins with examples, and that names the likely choice where another word was given."""
+
+    examples = ""
+
+    def format_help(self) -> str:
+        """Return the examples, and what argparse has below them."""
+        return self.examples + super().format_help()
+
+    def begin(self, command: Command) -> None:
+        """Put a command's example first, its required words into the usage, and ``--help`` among the last options."""
+        self.examples = f"$ pipeplan {command.name} {command.example}\n\n" if command.example else ""
+        needed = [_usage(action) for action in self._actions if action.required or not action.option_strings]
+        self.usage = " ".join(["pipeplan", command.name, *needed, "[options]"])
+        self._action_groups.sort(key=lambda each: each.title == OUTPUT)
+        last = self._action_groups[-1] if self._action_groups[-1].title == OUTPUT else self
+        last.add_argument("-h", "--help", action="help", help="print this, and exit")
 
     def error(self, message: str) -> NoReturn:
         """Print the message with the likely choice, and exit."""
         if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
             message += hint(found[1], re.findall(r"[^', ]+", found[2]))
         super().error(message)
+
+
+def _usage(action: argparse.Action) -> str:
+    """Return an argument as a usage line has it: ``'[CLUSTER]'``, ``'--batch N'``."""
+    word = str(action.metavar or action.dest)
+    if action.option_strings:
+        return f"{action.option_strings[-1]} {word}"
+    return f"[{word}]" if action.nargs == "?" else word
 
 
 class _Completion(argparse.Action):
@@ -66,10 +85,11 @@ class _Completion(argparse.Action):
 
 
 def commands() -> list[Command]:
-    """Commands of this package, then those of other packages' entry points."""
+    """Commands of this package and of other packages' entry points, those `FIRST` that most people need."""
     own: list[Command] = [import_module(f"pipeplan.cli.{name}").command for name in OWN]
     announced = sorted(entry_points(group="pipeplan.commands"), key=lambda point: point.name)
-    return own + [point.load() for point in announced]
+    known = {command.name: command for command in (*own, *(point.load() for point in announced))}
+    return [known.pop(name) for name in FIRST if name in known] + list(known.values())
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -78,14 +98,16 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     To know the arguments of a command may need packages that take long to import.
     """
     top = _Parser(prog="pipeplan", description=DESCRIPTION)
+    top.examples = EXAMPLES
     top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
     top.add_argument(COMPLETION, action=_Completion, choices=("bash", "zsh", "tcsh"), help="for a shell, to source")
     sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in commands():
-        one = sub.add_parser(command.name, help=command.summary, description=command.summary)
+        one = sub.add_parser(command.name, help=command.summary, description=command.summary, add_help=False)
         if command.name not in arguments and COMPLETION not in arguments:
             continue
         command.configure(one)
+        one.begin(command)
         defaults = {action.dest: one.get_default(action.dest) for action in one._actions}
         one.set_defaults(run=command.run, defaults=defaults)
     return top

@@ -37,4 +37,6 @@ def template(file: str) -> str:
     return f"# yaml-language-server: $schema={schema}\n{text}"
 
 
-command = Command("new", "a commented cluster, job or experiment file to begin with", configure, run)
+command = Command(
+    "new", "a commented cluster, job or experiment file to begin with", configure, run, "cluster my-cluster.yaml"
+)

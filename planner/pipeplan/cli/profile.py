@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, group, show, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
     parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
+    group(parser, OUTPUT).add_argument(
         "-o", "--output", metavar="MODEL", required=True, help="write the profiled model here; - prints it"
     )
 
@@ -82,4 +82,10 @@ def run(options: Namespace) -> int:
     return 0
 
 
-command = Command("profile", "measure a torch model layer by layer", configure, run)
+command = Command(
+    "profile",
+    "measure a torch model layer by layer",
+    configure,
+    run,
+    "my_project:build_model --batch 1,2,4 -o model.yaml",
+)

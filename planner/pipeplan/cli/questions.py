@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from pipeplan.cli.base import group
+
 
 def add_questions(parser: ArgumentParser) -> None:
     """Add MODEL, CLUSTER and the options of the job."""
@@ -14,58 +16,50 @@ def add_questions(parser: ArgumentParser) -> None:
 
 def _add_devices(parser: ArgumentParser) -> None:
     """Add the model, and where it is trained."""
-    parser.add_argument("model", metavar="MODEL", help="a name in datasets/, or a file: ours, PipeDream graph.txt, ...")
-    parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help="a name in datasets/, or a file")
-    parser.add_argument("--devices", type=number, metavar="N", help="N equal devices of the profile's own speed")
-    parser.add_argument(
-        "--bandwidth", metavar="RATE", help="of the links between --devices, like 1.25GB/s; free if left out"
-    )
-    parser.add_argument("--latency", metavar="TIME", help="of the links between --devices, like 50us")
+    add = group(parser, "model and cluster").add_argument
+    add("model", metavar="MODEL", help="a name in datasets/, or a file: ours, PipeDream graph.txt, ...")
+    add("cluster", metavar="CLUSTER", nargs="?", help="a name in datasets/, or a file")
+    add("--devices", type=number, metavar="N", help="N equal devices of the profile's own speed")
+    add("--bandwidth", metavar="RATE", help="of the links between --devices, like 1.25GB/s; free if left out")
+    add("--latency", metavar="TIME", help="of the links between --devices, like 50us")
 
 
 def _add_choices(parser: ArgumentParser) -> None:
-    """Add the samples of a step, and what the search chooses from."""
-    parser.add_argument("--batch", type=number, metavar="N", help="samples in one step")
-    parser.add_argument("--micro-batches", metavar="N,N", help="numbers of micro-batches to consider")
-    parser.add_argument("--depths", metavar="N,N", help="numbers of stages to consider")
-    parser.add_argument("--schedules", metavar="NAME,NAME", help="schedule families to consider; any: every order too")
+    """Add the samples of a step, and what the search chooses from and minimises."""
+    add = group(parser, "batch and schedule").add_argument
+    add("--batch", type=number, metavar="N", help="samples in one step")
+    add("--micro-batches", metavar="N,N", help="numbers of micro-batches to consider")
+    add("--depths", metavar="N,N", help="numbers of stages to consider")
+    add("--schedules", metavar="NAME,NAME", help="schedule families to consider; any: every order too")
+    add(
+        "--objective",
+        default="step",
+        metavar="{step,period,bottleneck}",
+        help="the time of a step; from step to step without a barrier; of an endless pipeline, per sample (step)",
+    )
+    add(
+        "--overlap-reduction",
+        action=BooleanOptionalAction,
+        default=True,
+        help="sum gradients in buckets while the last backward runs (the default), or all of them behind it",
+    )
 
 
 def _add_bytes(parser: ArgumentParser) -> None:
-    """Add what a device keeps, and how much it may."""
-    parser.add_argument(
-        "--optimizer", help="sgd, momentum or adam (default: adam if the model has attention, else sgd)"
-    )
-    parser.add_argument(
-        "--state-bytes", type=number, metavar="N", help="bytes of optimiser state kept for each parameter (its own)"
-    )
-    parser.add_argument(
-        "--gradient-bytes", type=number, metavar="N", help="bytes of gradients kept for each parameter (its format's)"
-    )
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
-    )
-    parser.add_argument(
-        "--reserve", metavar="SIZE", help="what of each device's memory is left free, like 5%% or 2GiB (none)"
-    )
-
-
-def _add_replicas(parser: ArgumentParser) -> None:
-    """Add how devices share stages, and what they recompute."""
-    parser.add_argument("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
-    parser.add_argument("--equal-replicas", action="store_true", help="one number of replicas for all stages")
-    parser.add_argument(
-        "--regular",
-        action="store_true",
-        help="equal replicas, each stage inside a node or on whole ones; and their cost",
-    )
-    parser.add_argument(
+    """Add what a device keeps, how much it may, and what saves memory."""
+    add = group(parser, "memory").add_argument
+    add("--optimizer", help="sgd, momentum or adam (default: adam if the model has attention, else sgd)")
+    add("--state-bytes", type=number, metavar="N", help="bytes of optimiser state kept for each parameter (its own)")
+    add("--gradient-bytes", type=number, metavar="N", help="bytes of gradients kept for each parameter (its format's)")
+    add("--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has")
+    add("--reserve", metavar="SIZE", help="what of each device's memory is left free, like 5%% or 2GiB (none)")
+    add(
         "--recompute",
         default="choose",
         metavar="{none,choose,full}",
         help="compute activations again in the backward: never, of those layers that it takes to fit, of all",
     )
-    parser.add_argument(
+    add(
         "--zero",
         metavar="N,N",
         help="levels of ZeRO to consider: replicas share out updates and the optimiser's state from 1 on, "
@@ -73,42 +67,53 @@ def _add_replicas(parser: ArgumentParser) -> None:
     )
 
 
+def _add_replicas(parser: ArgumentParser) -> None:
+    """Add how devices share stages."""
+    add = group(parser, "parallelism").add_argument
+    add("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
+    add("--equal-replicas", action="store_true", help="one number of replicas for all stages")
+    add(
+        "--regular",
+        action="store_true",
+        help="equal replicas, each stage inside a node or on whole ones; and their cost",
+    )
+
+
 def _add_teams(parser: ArgumentParser) -> None:
     """Add how devices share layers."""
-    parser.add_argument(
+    add = group(parser, "parallelism").add_argument
+    add(
         "--teams",
         metavar="N,N",
         help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
     )
-    parser.add_argument(
-        "--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove"
-    )
-    parser.add_argument(
+    add("--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove")
+    add(
         "--sequence-parallel",
         action=BooleanOptionalAction,
         default=True,
         help="let teams also split along tokens what passes between layers (the default)",
     )
-    parser.add_argument(
+    add(
         "--context-parallel",
         action=BooleanOptionalAction,
         default=True,
         help="let teams also run matrix products and attention on parts of tokens, with whole weights (the default)",
     )
-    parser.add_argument(
+    add(
         "--mesh-axes",
         type=number,
         default=2,
         metavar="N",
         help="most axes of the meshes that teams form, 0 to 3 (2); several of teams over several nodes only",
     )
-    parser.add_argument(
+    add(
         "--strategy",
         default="",
         metavar="{2d,2.5d,3d}",
         help="how teams split products of matrices, along two or three axes of a mesh (any way)",
     )
-    parser.add_argument(
+    add(
         "--vocabulary-parallel",
         action=BooleanOptionalAction,
         default=True,
@@ -117,48 +122,38 @@ def _add_teams(parser: ArgumentParser) -> None:
 
 
 def _add_wishes(parser: ArgumentParser) -> None:
-    """Add wishes about sums, the places of layers, and the objective."""
-    parser.add_argument(
-        "--overlap-reduction",
-        action=BooleanOptionalAction,
-        default=True,
-        help="sum gradients in buckets while the last backward runs (the default), or all of them behind it",
-    )
-    parser.add_argument(
+    """Add wishes about the places of layers."""
+    add = group(parser, "places of layers").add_argument
+    add(
         "--order",
         default="search",
         metavar="{search,given}",
         help="of unlike devices along the pipeline; given: d0, d1, … as listed, none left out but the last ones",
     )
-    parser.add_argument(
-        "--pin", action="append", default=[], metavar="LAYER=WHERE", help="to a device, like d3, or a kind of device"
-    )
-    parser.add_argument("--together", action="append", default=[], metavar="LAYER,LAYER", help="in one stage")
-    parser.add_argument("--no-cut-after", metavar="LAYER,LAYER", help="layers that may not end a stage")
-    parser.add_argument(
-        "--intra-layer", action="store_true", help="neighbours may divide a layer (devices that stream, like FPGAs)"
-    )
-    parser.add_argument("--objective", default="step", metavar="{step,period,bottleneck}")
+    add("--pin", action="append", default=[], metavar="LAYER=WHERE", help="to a device, like d3, or a kind of device")
+    add("--together", action="append", default=[], metavar="LAYER,LAYER", help="in one stage")
+    add("--no-cut-after", metavar="LAYER,LAYER", help="layers that may not end a stage")
+    add("--intra-layer", action="store_true", help="neighbours may divide a layer (devices that stream, like FPGAs)")
 
 
 def _add_reading(parser: ArgumentParser) -> None:
     """Add how files are read."""
-    parser.add_argument("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
-    parser.add_argument(
-        "--corrected", action="store_true", help="dnn-partitioning, Piper: corrected units of transfers"
-    )
-    parser.add_argument("--extrapolate", action="store_true", help="allow micro-batches outside the measured sizes")
+    add = group(parser, "reading of files").add_argument
+    add("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
+    add("--corrected", action="store_true", help="dnn-partitioning, Piper: corrected units of transfers")
+    add("--extrapolate", action="store_true", help="allow micro-batches outside the measured sizes")
 
 
 def add_limits(parser: ArgumentParser) -> None:
     """Add the search limits, the back end, the workers and the seed."""
+    add = group(parser, "limits of the search").add_argument
     from pipeplan.core.options import BACKENDS
 
-    parser.add_argument("--time", type=number, default=60.0, metavar="SECONDS", help="stop after this long (60)")
-    parser.add_argument("--gap", type=number, default=0.0, help="stop at this relative gap, like 0.01 (0)")
-    parser.add_argument("--backend", default="cpsat", metavar=f"{{{','.join(BACKENDS)}}}")
-    parser.add_argument("--workers", type=number, default=2, metavar="N", help="threads of the solver (2)")
-    parser.add_argument("--seed", type=number, default=0)
+    add("--time", type=number, default=60.0, metavar="SECONDS", help="stop after this long (60)")
+    add("--gap", type=number, default=0.0, help="stop at this relative gap, like 0.01 (0)")
+    add("--backend", default="cpsat", metavar=f"{{{','.join(BACKENDS)}}}")
+    add("--workers", type=number, default=2, metavar="N", help="threads of the solver (2)")
+    add("--seed", type=number, default=0)
 
 
 def number(text: str) -> int | float | str:

@@ -37,4 +37,4 @@ def schema_of(file: str) -> dict[str, Any]:
     return json_schema(getattr(import_module(f"pipeplan.{module}"), name), f"pipeplan {file}")
 
 
-command = Command("schema", "the JSON Schema of a file, for editors", configure, run)
+command = Command("schema", "the JSON Schema of a file, for editors", configure, run, "cluster")

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
 from pipeplan.cli.questions import number
 
 
@@ -35,19 +35,21 @@ def configure(parser: ArgumentParser) -> None:
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
     )
     parser.add_argument("--extrapolate", action="store_true", help="allow batches outside the measured sizes")
-    parser.add_argument("--time", type=number, default=60.0, metavar="SECONDS", help="stop after this long (60)")
-    parser.add_argument(
+    search = group(parser, "limits of the search")
+    search.add_argument("--time", type=number, default=60.0, metavar="SECONDS", help="stop after this long (60)")
+    search.add_argument(
         "--backend",
         default="exact",
         metavar=f"{{{','.join(BACKENDS)}}}",
         help="exact: the whole frontier; cpsat, cbc: the fastest choice that fits by a mixed-integer programme, with a "
         "bound (exact)",
     )
-    parser.add_argument("--workers", type=number, default=WORKERS, metavar="N", help=f"threads of CP-SAT ({WORKERS})")
-    parser.add_argument("--seed", type=number, default=SEED, metavar="N", help=f"seed of CP-SAT ({SEED})")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the answer as JSON; - prints it")
-    parser.add_argument("--csv", metavar="FILE", help="write the frontier as a table; - prints it")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    search.add_argument("--workers", type=number, default=WORKERS, metavar="N", help=f"threads of CP-SAT ({WORKERS})")
+    search.add_argument("--seed", type=number, default=SEED, metavar="N", help=f"seed of CP-SAT ({SEED})")
+    files = group(parser, OUTPUT)
+    files.add_argument("-o", "--output", metavar="FILE", help="write the answer as JSON; - prints it")
+    files.add_argument("--csv", metavar="FILE", help="write the frontier as a table; - prints it")
+    add_json(parser, " and nothing else")
 
 
 def run(options: Namespace) -> int:
@@ -79,4 +81,10 @@ def run(options: Namespace) -> int:
     return 0
 
 
-command = Command("shard", "how every operator is split on a mesh of all devices, in time and memory", configure, run)
+command = Command(
+    "shard",
+    "how every operator is split on a mesh of all devices, in time and memory",
+    configure,
+    run,
+    "llama3-8b 64-h100 --mesh 8x8 --batch 64",
+)

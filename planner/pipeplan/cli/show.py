@@ -180,4 +180,10 @@ FILES: Mapping[str, Callable[[str], Iterator[str]]] = {
 }
 """Lines about a name of each kind, and about a file of each kind."""
 
-command = Command("show", "a short summary of a model, cluster, device, plan, … by its name or file", configure, run)
+command = Command(
+    "show",
+    "a short summary of a model, cluster, device, plan, … by its name or file",
+    configure,
+    run,
+    "2x4-v100-10gbit",
+)

@@ -59,4 +59,6 @@ def run(options: Namespace) -> int:
     return 0
 
 
-command = Command("simulate", "time a plan on paper; draw it, or write a trace", configure, run)
+command = Command(
+    "simulate", "time a plan on paper; draw it, or write a trace", configure, run, "plan.json --plot plan.svg"
+)

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
 if TYPE_CHECKING:
@@ -15,30 +15,33 @@ def configure(parser: ArgumentParser) -> None:
     """Arguments of ``solve``."""
     add_questions(parser)
     add_limits(parser)
-    parser.add_argument(
+    published = group(parser, "published workloads")
+    published.add_argument(
         "--rule",
         default="own",
         choices=("own", "published"),
         help="what a stage's load is: pipeplan's rule, or for a PipeDream, dnn-partitioning or Piper file its authors'",
     )
-    parser.add_argument(
+    published.add_argument(
         "--processors", type=number, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
     )
-    parser.add_argument(
+    varying = group(parser, "times that vary")
+    varying.add_argument(
         "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of perturbed steps"
     )
-    parser.add_argument(
+    varying.add_argument(
         "--quantile", type=number, metavar="Q", help="with --robust: choose by this quantile, like 0.95"
     )
-    parser.add_argument(
+    varying.add_argument(
         "--slow-devices", metavar="SPREAD", help="with --robust: each device's speed varies from step to step, like 3%%"
     )
-    parser.add_argument(
+    varying.add_argument(
         "--samples", type=number, metavar="N", help="with --robust: perturbed steps of each plan (1000)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
-    parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
-    parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
+    add_json(parser)
+    files = group(parser, OUTPUT)
+    files.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
+    files.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
 
 
 def run(options: Namespace) -> int:
@@ -94,4 +97,10 @@ def read_robust(options: Namespace) -> "Robust | None":
     )
 
 
-command = Command("solve", "find the best plan, and prove how good it is", configure, run)
+command = Command(
+    "solve",
+    "find the best plan, and prove how good it is",
+    configure,
+    run,
+    "gpt2-small 8-v100-nvlink --batch 64 --memory 8GiB -o plan.json --plot plan.svg",
+)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, group, show, try_outputs
 from pipeplan.cli.questions import number
 
 if TYPE_CHECKING:
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from pipeplan.analysis.sweep.experiment import Experiment
     from pipeplan.analysis.sweep.record import Record
 
-OUTPUT = Path("sweep-out")
+SWEEPS = Path("sweep-out")
 
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``sweep``."""
     parser.add_argument("experiment", metavar="EXPERIMENT", help="a YAML file, or a name in datasets/experiments")
-    parser.add_argument(
+    files = group(parser, OUTPUT)
+    files.add_argument(
         "-o",
         "--output",
         type=Path,
@@ -44,9 +45,9 @@ def configure(parser: ArgumentParser) -> None:
         metavar="FOLDER",
         help="solve nothing: join what shards left in the output folder and in these, in one table",
     )
-    parser.add_argument("--parquet", action="store_true", help="write table.parquet too (extra 'parquet': pyarrow)")
-    parser.add_argument("--format", default="text", choices=("text", "markdown", "csv", "json", "jsonl"))
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help="short for --format json")
+    files.add_argument("--parquet", action="store_true", help="write table.parquet too (extra 'parquet': pyarrow)")
+    files.add_argument("--format", default="text", choices=("text", "markdown", "csv", "json", "jsonl"))
+    files.add_argument("--json", dest="format", action="store_const", const="json", help="short for --format json")
 
 
 def run(options: Namespace) -> int:
@@ -67,7 +68,7 @@ def run(options: Namespace) -> int:
     experiment, data = _read(options)
     for source in left_out(experiment, data):
         print(f"sweep  left out, as its file is not there: {source}", file=sys.stderr)
-    folder = options.output or OUTPUT / experiment.name
+    folder = options.output or SWEEPS / experiment.name
     columns = varied(experiment.searches)
     done: list[Record] = []
 
@@ -138,4 +139,10 @@ def _outcome(record: "Record") -> str:
     return f"{format_time(record.answer.value)}{gap}, {record.wall or 0:.0f} s"
 
 
-command = Command("sweep", "every model on every cluster for every job of an experiment, in one table", configure, run)
+command = Command(
+    "sweep",
+    "every model on every cluster for every job of an experiment, in one table",
+    configure,
+    run,
+    "headline -o sweep-out --workers 2",
+)
