@@ -209,6 +209,7 @@ def _figures(ran: Ran) -> tuple[str, ...]:
 def _write_pictures(folder: Path, ran: Sequence[Ran], limit: int) -> None:
     """Draw all time lines, with the short limit, on one axis; write a trace of each run."""
     lines = {label: line for each in ran for label, line in each.timelines.items()}
-    save_gantt(folder / "demo.svg", lines, limits=[limit] * PROCESSES)
+    plan = ran[0].result.plan
+    save_gantt(folder / "demo.svg", lines, limits=[limit] * PROCESSES, title=f"{plan.model} on {plan.cluster}")
     for each in ran:
         write_trace(folder / f"{each.name.split()[-1]}.trace.json", each.timelines)

@@ -191,4 +191,4 @@ def write_pictures(
     if trace is not None:
         write_trace(trace, lines, labels)
     for path in plots:
-        save_gantt(path, lines, limits=plan.pipeline.limits, devices=labels)
+        save_gantt(path, lines, limits=plan.pipeline.limits, devices=labels, title=plan.headline)

@@ -128,12 +128,17 @@ def try_outputs(
 def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> None:
     """Print on standard output, or on standard error if one of these options writes its file to standard output.
 
+    Long lines of text are wrapped for a terminal.
+
     What the stream cannot take raises nothing (see `pipeplan.cli.streams`): the following work, like saving the answer,
     is still done.
     """
+    from pipeplan.core.wording import fitted
+
     taken = any(getattr(options, name) == STDOUT for name in names)
     stream = sys.stderr if taken else sys.stdout
-    print(answer, file=stream, end=end, flush=True)
+    text = str(answer)
+    print(text if getattr(options, "json", False) else fitted(text), file=stream, end=end, flush=True)
 
 
 def _option(name: str) -> str:

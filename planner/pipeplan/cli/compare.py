@@ -72,16 +72,16 @@ def as_json(comparison: "Comparison", top: int | None = None) -> dict[str, objec
 
 def show(comparison: "Comparison", top: int | None = None, *, every: bool = False) -> None:
     """Print the table as text: the best row of each method, or every row; only the ``top`` fastest of them."""
-    from pipeplan.core.tabular import Table, terminal_width
-    from pipeplan.core.units import format_time
-    from pipeplan.core.wording import counted
+    from pipeplan.core.tabular import Table
+    from pipeplan.core.units import format_bytes, format_time
+    from pipeplan.core.wording import counted, fitted
     from pipeplan.search.result import beyond
 
     rows = comparison.lines(top, every=every)
     rates = [comparison.throughput(row).cells() for row in rows]
     units = [unit for unit in rates[0] if any(rate[unit] for rate in rates)]
     figure = comparison.best.job.objective.figure
-    heads = ("method", "schedule", figure, "over bound", *units, "peak memory per device", "plan")
+    heads = ("method", "schedule", figure, "over bound", *units, "peak memory", "plan")
     cells = []
     for row, rate in zip(rows, rates, strict=True):
         label = row.label + beyond(row.outside)
@@ -91,21 +91,13 @@ def show(comparison: "Comparison", top: int | None = None, *, every: bool = Fals
             time, over, peaks = f"at least {format_time(row.at_least or 0)}", f"≥ {row.excess:.2%}", "not simulated"
         else:
             time, over = format_time(row.value), f"{row.excess:.2%}"
-            peaks = _peaks(row.peaks)
+            peaks = format_bytes(max(row.peaks))
         cells.append((row.method, row.family, time, over, *(rate[unit] for unit in units), peaks, label))
-    print(comparison.headline, Table.of_text(heads, cells).as_text(width=terminal_width()), sep="\n")
+    print(comparison.headline, Table.of_text(heads, cells, (*reversed(units), "schedule")).printed(), sep="\n")
     left = len(comparison.rows) - len(rows)
     if left:
         print(f"{counted(left, 'more line')}, of other methods or schedules: --all prints every one")
-    print(*comparison.costs.lines(), *comparison.searched.lines(), sep="\n")
-
-
-def _peaks(peaks: "tuple[int, ...]") -> str:
-    """Return the least and the largest peak of the devices."""
-    from pipeplan.core.units import format_bytes
-
-    ends = dict.fromkeys(map(format_bytes, (min(peaks), max(peaks))))
-    return " to ".join(ends)
+    print(fitted("\n".join([*comparison.costs.lines(), *comparison.searched.lines()])))
 
 
 command = Command(

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command, add_json, group
+from pipeplan.cli.base import Command, add_json, group, show
 from pipeplan.cli.questions import (
     add_limits,
     add_questions,
@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
     from pipeplan.analysis.explain import Remedies
 
     found = _plan(options) if _is_plan(options.model) else _question(options)
-    print(json.dumps(found.as_json(), indent=2) if options.json else found)
+    show(json.dumps(found.as_json(), indent=2) if options.json else found, options)
     return 1 if isinstance(found, Remedies) else 0
 
 

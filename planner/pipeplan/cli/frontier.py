@@ -3,7 +3,6 @@
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,10 +44,10 @@ def run(options: Namespace) -> int:
     try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
     if options.output == STDOUT:
         raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
-    how = question(options) | limits(options) | {"path": options.output, "on_progress": partial(_tell, options.over)}
+    how = question(options) | limits(options) | {"path": options.output, "on_progress": _tell}
     if options.fewest:
         fewest = fewest_devices(**how)
-        print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
+        show(json.dumps(fewest.as_json(), indent=2) if options.json else fewest, options)
         return 0
     found = frontier(over=options.over, points=options.points, **how)
     show(json.dumps(found.as_json(), indent=2) if options.json else found, options, "csv")
@@ -61,20 +60,14 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _tell(over: str, asked: str, answer: "Answer") -> None:
-    """Print what was asked, with its unit, and the answer."""
-    from pipeplan.core.units import format_bytes, format_time
+def _tell(asked: str, answer: "Answer") -> None:
+    """Print what was asked, and the answer."""
+    from pipeplan.core.units import format_time
 
-    limit = asked.removeprefix("any ")
-    what = "best plan" if limit == asked else "any plan"
-    if limit.isdigit():
-        limit = f"{format_bytes(int(limit))} per device"
-    elif over != "memory":
-        limit = f"{limit.strip('(,)')} devices"
     found = answer.verdict.value
     if answer.plan is not None:
         found = f"plan {format_time(answer.value)}   bound {format_time(answer.bound)}"
-    print(f"asked for {what}, {limit:>22}   {found}", file=sys.stderr)
+    print(f"asked for {asked}: {found}", file=sys.stderr)
 
 
 command = Command(

@@ -60,7 +60,7 @@ def run(options: Namespace) -> int:
         from pipeplan.report.plot.gantt import save_gantt
 
         proved = {} if judgement.result is None else {"proved": judgement.result.timeline}
-        save_gantt(options.plot, {"judged": judgement.timeline} | proved)
+        save_gantt(options.plot, {"judged": judgement.timeline} | proved, title=judgement.plan.headline)
     if options.output:
         if judgement.overflows:
             raise InfeasibleError(f"the plan is not saved, as it does not fit: {judgement.overflows[0]}")

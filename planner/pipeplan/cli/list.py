@@ -24,7 +24,7 @@ def run(options: Namespace) -> int:
     if options.json:
         print(json.dumps(dict(rows), indent=2))
     else:
-        print(Table({options.kind: "", "": ""}, tuple(rows), most=len(rows)).as_text())
+        print(Table({options.kind: "", "": ""}, tuple(rows), most=len(rows)).printed())
     return 0
 
 

@@ -1,5 +1,6 @@
 """Progress lines on standard error while the solver works."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -48,10 +49,15 @@ def solving(what: str, figure: str = "step time") -> Iterator[Progress]:
     figure : str
         What the values are (`pipeplan.core.job.Objective.figure`).
     """
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         from rich.console import Console
+        from rich.text import Text
 
-        with Console(stderr=True).status(f"solving {what}") as status:
-            yield Progress(what, figure, status.update, seldom=False)
+        with Console(stderr=True).status(Text(f"solving {what}")) as status:
+
+            def write(text: str) -> None:
+                status.update(Text(text, no_wrap=True, overflow="ellipsis"))
+
+            yield Progress(what, figure, write, seldom=False)
         return
     yield Progress(what, figure, partial(print, file=sys.stderr), seldom=True)

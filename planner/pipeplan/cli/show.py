@@ -18,7 +18,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print everything of that name."""
-    print("\n\n".join("\n".join(lines) for lines in _found(options.name)))
+    from pipeplan.core.wording import fitted
+
+    print(fitted("\n\n".join("\n".join(lines) for lines in _found(options.name))))
     return 0
 
 
@@ -62,7 +64,7 @@ def _model(name: str) -> Iterator[str]:
     for profile in model.profiles:
         source = profile.provenance
         yield f"  profile: {profile.device}, micro-batch of {profile.micro_batch}; {source.how}, {source.source}"
-    yield model.table().as_text()
+    yield model.table().printed()
 
 
 def _cluster(name: str) -> Iterator[str]:
@@ -78,7 +80,7 @@ def _cluster(name: str) -> Iterator[str]:
         yield f"  between nodes: {_link(cluster.network)}, one card per node"
     waits = {Overlap.NONE: "wait while they send", Overlap.COPY: "compute while they send"}
     yield f"  devices {waits.get(cluster.overlap, 'send a tensor while they compute it')}"
-    yield cluster.table().as_text()
+    yield cluster.table().printed()
 
 
 def _link(link: "Link") -> str:
@@ -102,7 +104,7 @@ def _devices(path: str) -> Iterator[str]:
     from pipeplan.io.device_file import read_devices
 
     rows = tuple((kind.name, kind.memory, kind.source) for kind in read_devices(Path(path)).values())
-    yield Table({"device": "", "memory": "bytes", "source": ""}, rows).as_text()
+    yield Table({"device": "", "memory": "bytes", "source": ""}, rows).printed()
 
 
 def _schedule(name: str) -> Iterator[str]:
@@ -141,7 +143,7 @@ def _experiment(name: str) -> Iterator[str]:
         )
         for grid in experiment.grids
     )
-    yield Table({"part": "", "models": "", "clusters": "", "batch and optimiser": ""}, rows).as_text()
+    yield Table({"part": "", "models": "", "clusters": "", "batch and optimiser": ""}, rows).printed()
 
 
 def _job(path: str) -> Iterator[str]:
@@ -159,7 +161,7 @@ def _plan(path: str) -> Iterator[str]:
     yield plan.headline
     figure = "step time" if plan.period is None else "period"
     yield f"{figure} {format_time(plan.value)}, {plan.proof}"
-    yield plan.table().as_text()
+    yield plan.table().printed()
 
 
 BY_NAME: Mapping[str, Callable[[str], Iterator[str]]] = {

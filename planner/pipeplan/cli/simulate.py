@@ -55,7 +55,7 @@ def run(options: Namespace) -> int:
         from pipeplan.report.plot.gantt import save_gantt
 
         drawn = {plan.schedule.family: timeline}
-        save_gantt(options.plot, drawn, limits=plan.pipeline.limits, devices=labels)
+        save_gantt(options.plot, drawn, limits=plan.pipeline.limits, devices=labels, title=plan.headline)
     return 0
 
 

@@ -72,6 +72,7 @@ def run(options: Namespace) -> int:
             {result.plan.schedule.family: result.timeline},
             limits=result.plan.pipeline.limits,
             devices=device_labels(result.plan),
+            title=result.plan.headline,
         )
     return 0
 

@@ -3,20 +3,21 @@
 Notebooks show the table of an object, ``pipeplan show`` prints it, and ``to_pandas`` returns it.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
-from shutil import get_terminal_size
-from textwrap import wrap
+from textwrap import indent, wrap
 from typing import Any, Literal
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.units import format_bytes, format_flops, format_time
+from pipeplan.core.wording import terminal_width
 
-LEAST = 24
-"""Least width at which a column is wrapped."""
+LEAST = 32
+"""Least width of a last column; in a narrower one its text stands below the row."""
+SCREEN = 160
+"""Columns of a table that is not printed in a terminal."""
 
 Unit = Literal["", "bytes", "ns", "flops", "share"]
 """What a column's numbers are; the cells of a column without a unit are text or plain numbers."""
@@ -43,37 +44,64 @@ class Table:
         Cells in the columns' order: numbers in the unit (bytes, nanoseconds), text, or None for an empty cell.
     most : int
         Most rows that are shown; of more, the first and last ones.
+    optional : tuple of str
+        Headings of columns that text leaves out where they have no room, in this order.
     """
 
     columns: Mapping[str, Unit]
     rows: tuple[tuple[Any, ...], ...]
     most: int = 40
+    optional: tuple[str, ...] = ()
 
     @classmethod
-    def of_text(cls, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+    def of_text(cls, headings: Sequence[str], rows: Iterable[Sequence[str]], optional: Sequence[str] = ()) -> "Table":
         """Return a table of text, of which every row is shown."""
         kept = tuple(map(tuple, rows))
-        return cls(dict.fromkeys(headings, ""), kept, max(len(kept), 1))
+        return cls(dict.fromkeys(headings, ""), kept, max(len(kept), 1), tuple(optional))
+
+    def printed(self) -> str:
+        """Return the table as wide as the terminal, or as `SCREEN`."""
+        return self.as_text(width=terminal_width(SCREEN))
 
     def as_text(self, rule: bool = False, width: int | None = None) -> str:
         """Return lines of aligned columns; numbers are aligned to the right.
 
-        ``rule``: whether a line is drawn below the headings. ``width``: where the last column is wrapped.
+        ``rule``: whether a line is drawn below the headings. ``width``: most columns of a line. Where they do not
+        suffice, `optional` columns are left out, the last column is wrapped, or it stands below its row.
         """
-        cells = [tuple(self.columns), *self._shown()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        right = [self._numeric(n) for n in range(len(self.columns))]
-        begin = sum(widths[:-1]) + 2 * len(widths[:-1])
-        if rule:
-            cells.insert(1, tuple("-" * size for size in widths))
+        columns = list(zip(tuple(self.columns), *self._shown(), strict=True))
+        right = [self._numeric(n) for n in range(len(columns))]
+        sizes = [max(map(len, column)) for column in columns]
+        every = list(range(len(columns)))
+        kept, below = every, False
+        if width is not None:
+            least = min(sizes[-1], LEAST)
+            kept = self._narrowed(every, lambda some: _begin(sizes, some) + least <= width)
+            below = _begin(sizes, kept) + least > width
+        if below:
+            kept = self._narrowed(every, lambda some: _begin(sizes, some) - 2 <= width)
+        begin, last = _begin(sizes, kept), sizes[-1]
+        room = last if width is None else width - begin
         lines = []
-        for *firsts, last in cells:
-            parts = [last] if width is None else wrap(last, max(width - begin, LEAST)) or [""]
-            widths[-1] = max(widths[-1] if width is None else 0, len(parts[0]))
-            row = zip((*firsts, parts[0]), widths, right, strict=True)
-            line = "  ".join(cell.rjust(size) if numeric else cell.ljust(size) for cell, size, numeric in row)
-            lines += [line.rstrip(), *(" " * begin + part for part in parts[1:])]
+        for *firsts, end in zip(*(columns[n] for n in kept), strict=True):
+            ends = [end] if not below and room >= last else wrap(end, (width or 0) - 4 if below else room) or [""]
+            heads = firsts if below else [*firsts, ends.pop(0)]
+            cells = (
+                cell.rjust(sizes[n]) if right[n] else cell.ljust(sizes[n]) for n, cell in zip(kept, heads, strict=False)
+            )
+            lines += ["  ".join(cells).rstrip(), *(indent(part, " " * (4 if below else begin)) for part in ends)]
+            if rule and len(lines) == 1:
+                lines.append("  ".join("-" * sizes[n] for n in kept))
         return "\n".join(lines)
+
+    def _narrowed(self, columns: list[int], suits: Callable[[list[int]], bool]) -> list[int]:
+        """Return the columns without as many `optional` ones as it takes to suit."""
+        headings = list(self.columns)
+        for heading in self.optional:
+            if suits(columns):
+                break
+            columns = [n for n in columns if headings[n] != heading]
+        return columns
 
     def as_markdown(self) -> str:
         """Return a table of Markdown."""
@@ -123,9 +151,9 @@ class Table:
         return any(isinstance(row[column], int | float) for row in self.rows)
 
 
-def terminal_width(default: int = 160) -> int:
-    """Return the columns of the terminal, or ``default`` where text goes elsewhere."""
-    return get_terminal_size((default, 0)).columns if sys.stdout.isatty() else default
+def _begin(sizes: Sequence[int], kept: Sequence[int]) -> int:
+    """Return where the last of the kept columns begins."""
+    return sum(sizes[n] + 2 for n in kept[:-1])
 
 
 class Tabular:

@@ -1,12 +1,37 @@
 """Text of messages: suggestions for mistyped names, abbreviated lists, plurals, wrapped lines."""
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import groupby
+from shutil import get_terminal_size
 from textwrap import wrap
 
 WIDTH = 120
-"""Columns of wrapped lines."""
+"""Most columns of wrapped lines."""
+
+
+def terminal_width(default: int) -> int:
+    """Return the columns of the terminal, or those that ``COLUMNS`` names; ``default`` where text goes elsewhere."""
+    known = (sys.stdout is not None and sys.stdout.isatty()) or "COLUMNS" in os.environ
+    return get_terminal_size((default, 0)).columns if known else default
+
+
+def fitted(text: str) -> str:
+    """Wrap the lines of a text that are longer than the terminal, those that continue one further to the right."""
+    width = terminal_width(0)
+    lines = text.splitlines()
+    if not width or max(map(len, lines), default=0) <= width:
+        return text
+    return "\n".join(part for line in lines for part in _parts(line, width))
+
+
+def _parts(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    margin = " " * (len(line) - len(line.lstrip()))
+    return wrap(line, width, subsequent_indent=f"{margin}    ", drop_whitespace=True, break_on_hyphens=False)
 
 
 def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -97,8 +122,10 @@ def team_suffix(
 
 
 def wrapped(text: str) -> list[str]:
-    """Wrap a sentence to lines of `WIDTH` columns."""
-    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    """Wrap a sentence to lines of `WIDTH` columns, or of those of a narrower terminal."""
+    return wrap(
+        text, min(WIDTH, terminal_width(WIDTH)), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def ranges(names: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.tabular import Table, Tabular
+from pipeplan.core.wording import fitted
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.solve import solve
 
@@ -70,3 +71,31 @@ def test_everything_a_notebook_shows_is_short() -> None:
         assert each._repr_html_().count("<tr>") == len(each.table().as_text().splitlines())
     assert repr(cluster) == "<Cluster 2 x unit: 2 unit in 1 node>"
     assert repr(result.plan) == f"<Plan {str(result).splitlines()[0]}>"
+
+
+WIDE = Table.of_text(
+    ("method", "time", "rate", "plan"),
+    [("data-parallel", "1.2 ms", "12 /s", "one stage of four replicas, four micro-batches of sixteen samples")],
+    optional=("rate",),
+)
+
+
+@pytest.mark.parametrize("width", [24, 40, 56, 64, 80, 160])
+def test_text_is_as_wide_as_asked_for(width: int) -> None:
+    """Columns are left out, the last one is wrapped or stands below its row; names stay whole, no line is longer."""
+    lines = WIDE.as_text(width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert ("rate" in lines[0]) == (width not in (24, 56))  # at 40 the plan stands below anyway
+    assert any(line.startswith("data-parallel") and "1.2 ms" in line for line in lines)
+    assert " ".join(" ".join(lines).split()).count("micro-batches of sixteen") == 1 or width < 40
+
+
+def test_long_lines_are_wrapped_for_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS, or a terminal, says how wide lines may be; elsewhere they stay as they are."""
+    text = "  stage 0: " + "a word " * 20
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert fitted(text) == text
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = fitted(text).splitlines()
+    assert len(lines) > 2 and max(map(len, lines)) <= 60
+    assert all(line.startswith("      a") or line.startswith("      w") for line in lines[1:])

@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeplan.analysis.explain.feasible import fit
+from pipeplan.analysis.frontier.subsets import kind_counts
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
 from pipeplan.core.figures import shown
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
+from pipeplan.core.units import format_bytes
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.plan_file import plan_data, plan_from_data
 from pipeplan.io.schema import Strict, check
@@ -80,7 +82,7 @@ class Answers:
     path : Path or None
         File of the answers.
     on_progress : callable
-        Called with the key and the answer of every problem that was solved.
+        Called with what was asked, in words, and the answer of every problem that was solved.
     interrupted : Answer or None
         The best answer known when a signal ended a search.
 
@@ -107,18 +109,25 @@ class Answers:
 
     def best(self, key: str, cluster: Cluster, job: Job) -> Answer:
         """Find the best plan, up to the gap, within the time limit."""
-        return self._remembered(key, lambda: self._best(cluster, job))
+        return self._remembered(key, f"the best plan {self._within(cluster, job)}", lambda: self._best(cluster, job))
 
     def any(self, key: str, cluster: Cluster, job: Job) -> Answer:
         """Find any plan that fits, or prove that there is none."""
-        return self._remembered(f"any {key}", lambda: self._any(cluster, job))
+        asked = f"any plan {self._within(cluster, job)}"
+        return self._remembered(f"any {key}", asked, lambda: self._any(cluster, job))
 
-    def _remembered(self, key: str, find: Callable[[], Answer]) -> Answer:
+    def _within(self, cluster: Cluster, job: Job) -> str:
+        """The limit of an answer in words: ``'on 2 v100 + 1 p100'``, ``'within 8 GiB per device'``."""
+        if self.over != "memory":
+            return "on " + " + ".join(f"{count} {kind}" for kind, count in kind_counts(cluster))
+        return "without a limit" if job.memory is None else f"within {format_bytes(job.memory)} per device"
+
+    def _remembered(self, key: str, asked: str, find: Callable[[], Answer]) -> Answer:
         if key not in self._known:
             answer = self._known[key] = find()
             if self.path is not None:
                 write_whole(self.path, self._text())
-            self.on_progress(key, answer)
+            self.on_progress(asked, answer)
         return self._known[key]
 
     def _best(self, cluster: Cluster, job: Job) -> Answer:

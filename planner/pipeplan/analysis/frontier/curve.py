@@ -115,7 +115,7 @@ class Frontier(Tabular):
     costs: Costs
 
     def __str__(self) -> str:
-        table = self.table().as_text()
+        table = self.table().printed()
         return "\n".join([self.headline, table, *self._end(), *self.costs.lines(), *self.searched.lines()])
 
     @property
@@ -178,12 +178,15 @@ class Frontier(Tabular):
         rows = [self._row(point) for point in self.points]
         kept = [n for n in range(len(columns)) if not rows or any(row[n] not in ("", None) for row in rows)]
         named = [each for n, each in enumerate(columns.items()) if n in kept]
-        return Table(dict(named), tuple(tuple(row[n] for n in kept) for row in rows), max(len(rows), 1))
+        shown = tuple(tuple(row[n] for n in kept) for row in rows)
+        return Table(
+            dict(named), shown, max(len(rows), 1), (*reversed(Throughput().cells()), "bound", "devices", "gap")
+        )
 
     def _row(self, point: Point) -> tuple[Any, ...]:
         plan, cost = point.plan, tuple[Any, ...]()
         if self.over == "price":
-            cost = point.cost, f"{point.cost * point.value / 3.6e12 / self.batch * 1000:.4g}"
+            cost = f"{point.cost:.12g}", f"{point.cost * point.value / 3.6e12 / self.batch * 1000:.4g}"
         available_ = () if self.over == "memory" else (available(point),)
         figures = (point.value, point.bound, point.gap, *self.throughput(point).cells().values())
         widths = replicas_of([stage.replicas for stage in plan.stages])
@@ -200,7 +203,7 @@ class Frontier(Tabular):
         """Line of text about costs below the cheapest point, if nothing fits there."""
         if self.nothing_below:
             cheapest = self.points[0].cost
-            shown = f"{format_bytes(int(cheapest))} a device" if self.over == "memory" else f"{cheapest:g}"
+            shown = f"{format_bytes(int(cheapest))} a device" if self.over == "memory" else f"{cheapest:.12g}"
             yield f"with less than {shown} nothing that is searched fits, proved"
 
 

@@ -127,7 +127,7 @@ class Judgement(Tabular):
             lines.append(f"  no order of these stages takes less{gap if self.value > self.order_bound else ''}")
         if self.outside:
             lines.append(f"  none of the plans that are searched: {self.outside}")
-        lines.append(self.table().as_text())
+        lines.append(self.table().printed())
         if self.result is None:
             return "\n".join([*lines, f"proved: {self.why}"])
         return "\n".join([*lines, f"{self._best}: {self.result.headline}", *self._compared(self.result)])

@@ -156,7 +156,7 @@ class Sharded:
             (format_time(own.time), format_bytes(own.memory), shape_name(own.sizes), "the choice" * (k == self.number))
             for k, own in self._shown()
         ]
-        yield Table.of_text(("step time", "memory", "mesh", ""), rows).as_text()
+        yield Table.of_text(("step time", "memory", "mesh", ""), rows).printed()
 
     def _shown(self) -> list[tuple[int, FrontierPoint]]:
         """Points from end to end, and the choice."""
@@ -173,7 +173,7 @@ class Sharded:
             rows.append((f"{layers.names[0]}{more}", "", "", "", "", ""))
             rows += [_row(each, of.get(f"{layers.names[0]}/{each.name}")) for each in layers.operators if each.matters]
         heads = ("operator", "splits", "weights", "makes", "received", "over the least")
-        yield Table.of_text(heads, rows).as_text()
+        yield Table.of_text(heads, rows).printed()
         ratios = self.over_least
         if ratios is not None:
             bounded = sum(1 for each in self.products if each.least)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pipeplan.core.timeline import Span, Timeline
 from pipeplan.report.plot.labels import lane_names
 
-FOLDED = 16
+FOLDED = 4
 """Most lanes of a picture in which every device has its own."""
 ALIKE = 0.01
 """Share of the step by which actions of lanes that are alike may begin apart: a card serves one after another."""

@@ -33,8 +33,8 @@ WIDTH, RIGHT = 12.0, 1.75
 """Inches of the whole figure, and of the margin to the right of the lanes."""
 LANE, MEMORY_LANE = 0.36, 0.28
 """Inches of height per device in the two panels."""
-LEGEND, HEAD, GAP, FOOT = 0.18, 0.42, 0.3, 0.62
-"""Inches of the legend, above a time line, between its two panels, and below everything."""
+TITLE, LEGEND, HEAD, GAP, FOOT = 0.3, 0.18, 0.42, 0.3, 0.62
+"""Inches of the title, of the legend, above a time line, between its two panels, and below everything."""
 TALLEST = 20.0
 """Inches; more lanes than fit at full height become flatter."""
 
@@ -46,6 +46,7 @@ def save_gantt(
     limits: Sequence[int] | None = None,
     devices: Sequence[str] | None = None,
     memory: bool = True,
+    title: str = "",
 ) -> None:
     """Draw time lines beneath each other on one time axis, and write the picture; of many lanes, equal ones are one.
 
@@ -61,6 +62,8 @@ def save_gantt(
         Names of the lanes.
     memory : bool
         Draw the memory of every device, if a time line records it.
+    title : str
+        Above everything, like `Plan.headline`.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def save_gantt(
         If matplotlib is missing, or the suffix is neither ``.svg`` nor ``.png``.
     """
     check_suffix(Path(path))
-    save(gantt_figure(timelines, limits=limits, devices=devices, memory=memory), Path(path))
+    save(gantt_figure(timelines, limits=limits, devices=devices, memory=memory, title=title), Path(path))
 
 
 def gantt_figure(
@@ -77,6 +80,7 @@ def gantt_figure(
     limits: Sequence[int] | None = None,
     devices: Sequence[str] | None = None,
     memory: bool = True,
+    title: str = "",
 ) -> Any:
     """The figure that `save_gantt` writes."""
     titles = [headline(label, timeline) for label, timeline in timelines.items()]
@@ -86,7 +90,7 @@ def gantt_figure(
         (label, timeline, _lanes(timeline), memory and draws_memory(timeline)) for label, timeline in timelines.items()
     ]
     heights = [(LANE * lanes, MEMORY_LANE * lanes if held else 0.0) for _, _, lanes, held in panels]
-    fixed = LEGEND + FOOT + sum(HEAD + (GAP if below else 0.0) for _, below in heights)
+    fixed = TITLE * bool(title) + LEGEND + FOOT + sum(HEAD + (GAP if below else 0.0) for _, below in heights)
     flexible = sum(above + below for above, below in heights)
     squeeze = min(1.0, (TALLEST - fixed) / flexible) if flexible else 1.0
     height = fixed + flexible * squeeze
@@ -95,13 +99,13 @@ def gantt_figure(
     figure = new_figure(WIDTH, height)
     left = label_room(max((lanes for _, _, lanes, _ in panels), default=0), devices)
     width = (WIDTH - left - RIGHT) / WIDTH
-    top = height - LEGEND
+    top = height - TITLE * bool(title) - LEGEND
     axes: list[Any] = []
     with drawing():
-        for (_, timeline, _, held), title, (above, below) in zip(panels, titles, heights, strict=True):
+        for (_, timeline, _, held), heading, (above, below) in zip(panels, titles, heights, strict=True):
             top -= HEAD + above * squeeze
             ax = figure.add_axes((left / WIDTH, top / height, width, above * squeeze / height))
-            plot_gantt(timeline, ax, title=title, devices=devices, end=end)
+            plot_gantt(timeline, ax, title=heading, devices=devices, end=end)
             axes.append(ax)
             if held:
                 top -= GAP + below * squeeze
@@ -110,8 +114,10 @@ def gantt_figure(
                 axes.append(ax)
         for ax in axes:
             time_axis(ax, end, labels=ax is axes[-1])
+        if title:
+            figure.text(0.1 / WIDTH, 1 - 0.1 / height, title, fontsize=10, fontweight="bold", va="top")
         if axes:
-            _legend(figure, list(timelines.values()), height)
+            _legend(figure, list(timelines.values()), height, 0.06 + TITLE * bool(title))
     return figure
 
 
@@ -204,7 +210,7 @@ def time_axis(ax: Any, end: int, *, labels: bool = True) -> None:
         ax.set_xlabel(f"time ({unit})")
 
 
-def _legend(figure: Any, timelines: Sequence[Timeline], height: float) -> None:
+def _legend(figure: Any, timelines: Sequence[Timeline], height: float, top: float) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -217,6 +223,6 @@ def _legend(figure: Any, timelines: Sequence[Timeline], height: float) -> None:
         handles.append(Line2D([], [], color=TRANSFER.fill, label=TRANSFER.label))
     handles.append(Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.6, label="idle"))
     figure.legend(
-        handles=handles, loc="upper right", bbox_to_anchor=(1 - RIGHT / WIDTH, 1 - 0.06 / height), ncols=len(handles),
+        handles=handles, loc="upper right", bbox_to_anchor=(1 - RIGHT / WIDTH, 1 - top / height), ncols=len(handles),
         frameon=False, fontsize=8.5, handlelength=1.1, handleheight=1.0, columnspacing=1.3, borderpad=0,
     )  # fmt: skip

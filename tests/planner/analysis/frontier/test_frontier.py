@@ -170,6 +170,7 @@ def test_what_cannot_improve_is_not_asked_for() -> None:
     )
     assert [point.cost for point in found.points] == [1, 2]
     assert len(asked) < 8 and found.complete
+    assert asked[0] == "the best plan on 8 unit"
 
 
 def test_wrong_questions_teach() -> None:

@@ -176,3 +176,10 @@ def test_the_legend_tells_lighter_colours() -> None:
 
     assert "a later stage of the device" in legend(Timeline(spans, (), (), ()))
     assert "a later stage of the device" not in legend(two_stages())
+
+
+def test_a_picture_says_what_it_shows() -> None:
+    """The title, like a plan's headline, stands above everything and takes room of its own."""
+    plain, titled = (gantt_figure({"a": two_stages()}, title=title) for title in ("", "a model on a cluster"))
+    assert [text.get_text() for text in titled.texts] == ["a model on a cluster"]
+    assert titled.get_figheight() > plain.get_figheight()
