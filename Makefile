@@ -53,7 +53,7 @@ clean:
 
 $(INSTALLED): pyproject.toml | .venv/bin/pip
 	rm -f .venv/installed*
-	$(BIN)/pip install --quiet torch==$(TORCH) --editable '.[torch,plot]'
+	$(BIN)/pip install --quiet torch==$(TORCH) --editable '.[torch,plot,report]'
 	touch $@
 
 $(INSTALLED)-test: pyproject.toml | .venv/bin/pip

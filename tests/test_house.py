@@ -80,6 +80,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 ONLY_IN = {
     "torch": ("pipeplan.frontend", "pipeplan_executor", "pipeplan.cli.doctor"),
     "matplotlib": ("pipeplan.report",),
+    "plotly": ("pipeplan.report",),
     "pydantic": ("pipeplan.io", "pipeplan.analysis"),
     "yaml": ("pipeplan.io", "pipeplan.analysis"),
 }
@@ -225,7 +226,7 @@ def test_a_foreign_datasets_package_still_imports(tmp_path: Path) -> None:
 )
 def test_import_and_help_load_no_heavy_package(code: str, tmp_path: Path) -> None:
     """The planner, ``--help``, and formulations with their exact methods load no solver, torch or matplotlib."""
-    heavy = ("torch", "ortools", "pulp", "matplotlib")
+    heavy = ("torch", "ortools", "pulp", "matplotlib", "plotly")
     check = f"{code}\nimport sys\nprint([name for name in {heavy} if name in sys.modules])"
     assert _python(check, cwd=tmp_path).splitlines()[-1] == "[]"
 

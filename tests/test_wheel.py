@@ -35,6 +35,7 @@ RUN = ("run", "plan.json", MODEL, "--input", "float32:8", "--steps", "1", "--war
 NEEDS = {
     "torch": [PROFILE, PLAN, RUN],
     "plot": [(*SOLVE, "--plot", "plan.svg")],
+    "report": [(*SOLVE, "--report", "page.html")],
     "parquet": [("sweep", "small.yaml", "--parquet")],
     "completion": [("--print-completion", "bash")],
 }

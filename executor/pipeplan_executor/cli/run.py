@@ -5,7 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, add_report, group, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def configure(parser: ArgumentParser) -> None:
         "--trace", metavar="FILE", help="write predicted and measured time line for Perfetto; - prints it"
     )
     files.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
+    add_report(parser)
     steps.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
     steps.add_argument(
         "--tensor-parallel",
@@ -50,11 +51,12 @@ def run(options: Namespace) -> int:
     from pipeplan.core.plan import Plan
     from pipeplan_executor.calibrate.engine import engine_work
     from pipeplan_executor.processes.devices import choose
-    from pipeplan_executor.train.report import ranks_text, write_pictures
+    from pipeplan_executor.train.report import ranks_text, write_page, write_pictures
     from pipeplan_executor.train.verdict import check_verdict
 
     if is_first():
-        try_outputs(options, files=("trace",), pictures=("plot",), folders=("checkpoint",), inputs=("plan",))
+        outputs = {"files": ("trace",), "pictures": ("plot",), "pages": ("report",), "folders": ("checkpoint",)}
+        try_outputs(options, **outputs, inputs=("plan",))
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first():
@@ -76,6 +78,8 @@ def run(options: Namespace) -> int:
         show("\n".join(filter(None, (untimed(options, report) * (not options.json), text))), options, "trace")
         if options.trace or options.plot:
             write_pictures(plan, report, trace=options.trace, plots=[options.plot] if options.plot else [])
+        if options.report:
+            write_page(plan, report, options.report, as_text(plan, report, engine).splitlines())
     check_verdict(report.verdict)
     return finished()
 

@@ -192,3 +192,15 @@ def write_pictures(
         write_trace(trace, lines, labels)
     for path in plots:
         save_gantt(path, lines, limits=plan.pipeline.limits, devices=labels, title=plan.headline)
+
+
+def write_page(plan: Plan, report: RunReport, path: str | Path, lines: Sequence[str]) -> None:
+    """Write a page of the run: predicted beside measured; ``lines`` are the report in words."""
+    from pipeplan.report.page.pages import run_page
+    from pipeplan.report.page.sections.measured import Measured
+    from pipeplan.simulate import simulate
+
+    peaks = [predicted_peak(plan, rank) for rank in range(len(plan.ranks))]
+    times = report.step_time, report.step_times, report.losses
+    measured = Measured(*times, report.peaks, peaks, report.timeline, lines)
+    run_page(plan, simulate(plan.schedule, plan.pipeline), measured).save(path)

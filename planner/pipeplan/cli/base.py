@@ -60,6 +60,7 @@ def try_outputs(
     options: Namespace,
     files: Sequence[str] = (),
     pictures: Sequence[str] = (),
+    pages: Sequence[str] = (),
     folders: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> None:
@@ -71,7 +72,7 @@ def try_outputs(
     Parameters
     ----------
     options : Namespace
-    files, pictures, folders : sequence of str
+    files, pictures, pages, folders : sequence of str
         Names of options that hold a path, or None. Folders are made when they are written to; the nearest existing
         parent must be a writable folder.
     inputs : sequence of str
@@ -84,11 +85,12 @@ def try_outputs(
     """
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import try_to_write
+    from pipeplan.report.page.chart import require_plotly
     from pipeplan.report.plot.library import check_suffix, require_matplotlib
 
     read = {name: Path(os.path.realpath(text)) for name in inputs if (text := getattr(options, name))}
     taken: dict[Path, str] = {}
-    for name in (*files, *pictures, *folders):
+    for name in (*files, *pictures, *pages, *folders):
         given = getattr(options, name)
         if given is None:
             continue
@@ -100,6 +102,8 @@ def try_outputs(
             if name in pictures:
                 check_suffix(Path(text))
                 require_matplotlib()
+            if name in pages:
+                require_plotly(Path(text))
             if name in folders:
                 _try_folder(text)
                 continue
@@ -123,6 +127,13 @@ def try_outputs(
         if place in taken and (place.is_file() or not place.exists() or text == STDOUT):
             raise InputError(f"{taken[place]} and {option} both write {given}; give each a path of its own")
         taken[place] = option
+
+
+def add_report(parser: ArgumentParser) -> None:
+    """Add ``--report``, which `try_outputs` checks among the pages."""
+    group(parser, OUTPUT).add_argument(
+        "--report", metavar="FILE", help="write the answer as a page to open, print or send: one file (.html)"
+    )
 
 
 def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> None:

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import OUTPUT, Command, add_json, group
+from pipeplan.cli.base import OUTPUT, Command, add_json, add_report, group, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, question, searched
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def configure(parser: ArgumentParser) -> None:
     rows.add_argument("--top", type=int, metavar="N", help="only the N fastest lines")
     rows.add_argument("--all", action="store_true", help="a line for every schedule family of every method")
     add_json(parser)
+    add_report(parser)
 
 
 def run(options: Namespace) -> int:
@@ -29,6 +30,7 @@ def run(options: Namespace) -> int:
 
     if options.top is not None:
         whole(options.top, "--top", 1)
+    try_outputs(options, pages=("report",), inputs=("model", "cluster"))
     what, figure = searched(options)
     with solving(what, figure) as on_progress:
 
@@ -40,6 +42,10 @@ def run(options: Namespace) -> int:
         print(json.dumps(as_json(comparison, options.top), indent=2))
     else:
         show(comparison, options.top, every=options.all)
+    if options.report:
+        from pipeplan.report.page.pages import compare_page
+
+        compare_page(comparison).save(options.report)
     return 0
 
 

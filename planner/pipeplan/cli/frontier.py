@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import OUTPUT, STDOUT, Command, add_json, group, show, try_outputs
+from pipeplan.cli.base import OUTPUT, STDOUT, Command, add_json, add_report, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def configure(parser: ArgumentParser) -> None:
     files.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
     files.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
     files.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
+    add_report(parser)
     add_json(parser)
 
 
@@ -36,12 +37,14 @@ def run(options: Namespace) -> int:
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import write_whole
 
-    if options.fewest and (options.csv or options.plot or options.points is not None or options.over == "price"):
+    if options.fewest and (
+        options.csv or options.plot or options.report or options.points is not None or options.over == "price"
+    ):
         raise InputError(
-            "--fewest answers with one plan on the fewest devices; --points, --csv, --plot and --over price belong to "
-            "a whole frontier"
+            "--fewest answers with one plan on the fewest devices; --points, --csv, --plot, --report and --over price "
+            "belong to a whole frontier"
         )
-    try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
+    try_outputs(options, files=("output", "csv"), pictures=("plot",), pages=("report",), inputs=("model", "cluster"))
     if options.output == STDOUT:
         raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
     how = question(options) | limits(options) | {"path": options.output, "on_progress": _tell}
@@ -57,6 +60,10 @@ def run(options: Namespace) -> int:
         from pipeplan.report.plot.frontier import save_frontier
 
         save_frontier(options.plot, found)
+    if options.report:
+        from pipeplan.report.page.pages import frontier_page
+
+        frontier_page(found).save(options.report)
     return 0
 
 

@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 
-from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, add_report, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
 PLAN = ("stages", "micro_batches", "schedule", "replicas", "team", "way", "chunks", "recompute", "zero")
@@ -42,6 +42,7 @@ def configure(parser: ArgumentParser) -> None:
     files = group(parser, OUTPUT)
     files.add_argument("-o", "--output", metavar="PLAN", help="save the judged plan here, if it fits; - prints it")
     files.add_argument("--plot", metavar="FILE", help="draw both time lines (.svg or .png)")
+    add_report(parser)
 
 
 def run(options: Namespace) -> int:
@@ -50,7 +51,7 @@ def run(options: Namespace) -> int:
     from pipeplan.cli.progress import solving
     from pipeplan.core.errors import InfeasibleError
 
-    try_outputs(options, files=("output",), pictures=("plot",), inputs=("model", "cluster"))
+    try_outputs(options, files=("output",), pictures=("plot",), pages=("report",), inputs=("model", "cluster"))
     own = {name: getattr(options, name) for name in PLAN}
     asking = {name: value for name, value in question(options).items() if name not in PLAN}
     with solving(*searched(options)) as on_progress:
@@ -61,6 +62,10 @@ def run(options: Namespace) -> int:
 
         proved = {} if judgement.result is None else {"proved": judgement.result.timeline}
         save_gantt(options.plot, {"judged": judgement.timeline} | proved, title=judgement.plan.headline)
+    if options.report:
+        from pipeplan.report.page.pages import judge_page
+
+        judge_page(judgement).save(options.report)
     if options.output:
         if judgement.overflows:
             raise InfeasibleError(f"the plan is not saved, as it does not fit: {judgement.overflows[0]}")

@@ -21,7 +21,7 @@ from pipeplan.core.wording import fitted, hint
 
 OWN = (
     *("solve", "explain", "compare", "judge", "frontier", "profile"),
-    *("simulate", "export", "shard", "sweep", "list", "show", "new", "schema", "doctor"),
+    *("simulate", "report", "export", "shard", "sweep", "list", "show", "new", "schema", "doctor"),
 )
 """Commands of this package."""
 FIRST = ("solve", "explain", "run", "profile", "compare", "judge", "frontier", "machine")

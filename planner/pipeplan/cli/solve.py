@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import OUTPUT, Command, add_json, group, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_json, add_report, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def configure(parser: ArgumentParser) -> None:
     files = group(parser, OUTPUT)
     files.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
     files.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
+    add_report(parser)
 
 
 def run(options: Namespace) -> int:
@@ -53,7 +54,7 @@ def run(options: Namespace) -> int:
     robust = read_robust(options)
     if options.rule != "published" and options.processors is not None:
         raise InputError(f"--processors {options.processors} belongs to --rule published; leave it out")
-    try_outputs(options, files=("output",), pictures=("plot",), inputs=("model", "cluster"))
+    try_outputs(options, files=("output",), pictures=("plot",), pages=("report",), inputs=("model", "cluster"))
     if options.rule == "published":
         from pipeplan.cli.published import run_published
 
@@ -74,6 +75,10 @@ def run(options: Namespace) -> int:
             devices=device_labels(result.plan),
             title=result.plan.headline,
         )
+    if options.report:
+        from pipeplan.report.page.pages import solve_page
+
+        solve_page(result).save(options.report)
     return 0
 
 

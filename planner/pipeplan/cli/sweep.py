@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import OUTPUT, Command, group, show, try_outputs
+from pipeplan.cli.base import OUTPUT, Command, add_report, group, show, try_outputs
 from pipeplan.cli.questions import number
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def configure(parser: ArgumentParser) -> None:
         help="solve nothing: join what shards left in the output folder and in these, in one table",
     )
     files.add_argument("--parquet", action="store_true", help="write table.parquet too (extra 'parquet': pyarrow)")
+    add_report(parser)
     files.add_argument("--format", default="text", choices=("text", "markdown", "csv", "json", "jsonl"))
     files.add_argument("--json", dest="format", action="store_const", const="json", help="short for --format json")
 
@@ -61,7 +62,7 @@ def run(options: Namespace) -> int:
     beside = [name for name in ("retry", "shard") if getattr(options, name)]
     if options.merge is not None and beside:
         raise InputError(f"--merge solves nothing, and --{beside[0]} says what to solve; leave out one of the two")
-    try_outputs(options, folders=("output",))
+    try_outputs(options, pages=("report",), folders=("output",))
     if options.parquet:
         require_parquet()
     shard = Shard.parse(options.shard) if options.shard else Shard(1, 1)
@@ -98,6 +99,10 @@ def run(options: Namespace) -> int:
     show(FORMATS[options.format](whole), options, end="")
     name = "table" if options.shard is None else f"table-{shard.number}-of-{shard.count}"
     write_tables(whole, folder, name, parquet=options.parquet)
+    if options.report:
+        from pipeplan.report.page.pages import sweep_page
+
+        sweep_page(experiment.name, whole).save(options.report)
     return _verdict(records)
 
 

@@ -165,6 +165,10 @@ class Searched:
 
     def as_text(self) -> str:
         """Describe the searched space in one sentence without its full stop."""
+        return "; ".join(self.parts())
+
+    def parts(self) -> list[str]:
+        """Return the parts of that sentence: stages, devices, micro-batches, schedules and what else is searched."""
         stages = "1 stage" if self.depths == "1" else f"{self.depths} stages"
         shared = self.replicas if self.replicas == ALONE else f"{self.widths} {self.replicas}"
         parts = [f"{stages} of {self.partitions}", shared]
@@ -182,7 +186,7 @@ class Searched:
         parts += [self.teams] * bool(self.teams)
         if self.restrictions:
             parts.append(f"with {', '.join(self.restrictions)}")
-        return "; ".join(parts)
+        return parts
 
     def at_levels(self, levels: tuple[int, ...], tied: bool, orders: bool) -> "Searched":
         """Return the description of the lowest of these levels of ZeRO as one of all of them.

@@ -110,8 +110,9 @@ class Table:
 
     def as_html(self, caption: str) -> str:
         """Return a table of HTML below a caption."""
-        head = _html_row("th", self.columns)
-        body = "".join(_html_row("td", row) for row in self._shown())
+        right = [' class="number"' * self._numeric(n) for n in range(len(self.columns))]
+        head = _html_row("th", self.columns, [f' scope="col"{side}' for side in right])
+        body = "".join(_html_row("td", row, right) for row in self._shown())
         return f"<table><caption>{escape(caption)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def to_pandas(self) -> Any:
@@ -185,8 +186,9 @@ class Tabular:
         return self.table().as_html(self.headline)
 
 
-def _html_row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _html_row(tag: str, cells: Iterable[str], attributes: Iterable[str]) -> str:
+    pairs = zip(cells, attributes, strict=True)
+    return f"<tr>{''.join(f'<{tag}{more}>{escape(cell)}</{tag}>' for cell, more in pairs)}</tr>"
 
 
 def _column_name(heading: str, unit: Unit) -> str:

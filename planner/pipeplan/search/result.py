@@ -131,7 +131,7 @@ def as_text(result: Result) -> str:
     plan = result.plan
     lines = [
         plan.headline,
-        f"{_figures(result)} ({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
+        f"{_figures(result)} ({result.status}: {reason(result)}, {result.wall:.1f} s with {result.backend})",
         f"throughput {result.throughput}",
         *result.costs.lines(),
         *_reserve(result.job),
@@ -228,7 +228,8 @@ def _beside(result: Result) -> dict[str, object]:
     return found
 
 
-def _reason(result: Result) -> str:
+def reason(result: Result) -> str:
+    """Return why the search ended."""
     if result.robust is not None and result.robust.reason:
         return result.robust.reason
     more = ", not all ways to split layers over teams are known" if result.late else ""

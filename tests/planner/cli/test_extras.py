@@ -52,6 +52,16 @@ def test_without_matplotlib_pictures_are_refused_before_the_search(tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
 
 
+def test_without_plotly_pages_are_refused_before_the_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--report`` is refused before anything is read, and the line names the extra."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert main(["solve", "no-model", "no-cluster", "--batch", "32", "--report", "plan.html"]) == 2
+    says = "pipeplan: --report: pages need plotly; install it with: pip install 'pipeplan[report]'\n"
+    assert capsys.readouterr() == ("", says)
+
+
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_imports_only_what_it_prints(option: str, tmp_path: Path) -> None:
     """Help and version come without numpy, pydantic or YAML, and so in a fraction of a second."""

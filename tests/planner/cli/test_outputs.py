@@ -15,7 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.io import atomic
 from pipeplan.io.model_file import write_model
 
-WRITES = {"output", "plot", "trace", "csv", "save_cluster", "save_plan", "checkpoint"}
+WRITES = {"output", "plot", "report", "trace", "csv", "save_cluster", "save_plan", "checkpoint"}
 """Every option of any command that names an output path."""
 
 
@@ -36,7 +36,9 @@ def plan(tmp_path: Path, question: list[str]) -> str:
 COMMANDS = {
     "solve": ["model", "--devices", "2", "--batch", "4"],
     "judge": ["model", "--devices", "2", "--batch", "4", "--stages", "9", "--micro-batches", "2"],
+    "compare": ["model", "--devices", "2", "--batch", "4"],
     "simulate": ["plan"],
+    "report": ["plan"],
     "export": ["plan", "--to", "stages"],
     "frontier": ["model", "--devices", "2", "--batch", "4"],
     "shard": ["model", "cluster", "--batch", "4"],
@@ -72,7 +74,10 @@ def test_a_path_is_tried_before_the_work(
 ) -> None:
     """A missing folder, or a path of the wrong kind, is reported before anything is read or done."""
     (tmp_path / "file").write_text("")
-    suffix = ".svg" if option == "plot" else ""
+    page = option == "report" or (name, option) == ("report", "output")
+    if page:
+        pytest.importorskip("plotly")
+    suffix = ".svg" if option == "plot" else ".html" if page else ""
     (tmp_path / f"folder{suffix}").mkdir()
     flag = "--" + option.replace("_", "-")
     folder = (name, option) in FOLDERS
@@ -91,6 +96,8 @@ def test_a_picture_of_another_kind_is_refused_at_once(capsys: pytest.CaptureFixt
     """An unknown picture suffix is reported before the search."""
     assert main(["solve", "no-model", "--devices", "2", "--batch", "4", "--plot", "plan.jpg"]) == 2
     assert ".svg or .png" in capsys.readouterr().err
+    assert main(["solve", "no-model", "--devices", "2", "--batch", "4", "--report", "page.pdf"]) == 2
+    assert "must end in .html" in capsys.readouterr().err
 
 
 def test_the_answer_is_printed_before_it_is_saved(

@@ -76,7 +76,7 @@ class Explanation(Tabular):
             f"throughput {self.throughput}",
             *([] if self.costs is None else self.costs.lines()),
         ]
-        lines += ["what binds:", *_indented(self._binding())]
+        lines += ["what binds:", *_indented(self.binding())]
         lines += ["critical path:", *_indented(phase_lines(self.path, self.step))]
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
         lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
@@ -142,7 +142,8 @@ class Explanation(Tabular):
             "searched": None if self.searched is None else self.searched.as_json(),
         }
 
-    def _binding(self) -> Iterator[str]:
+    def binding(self) -> Iterator[str]:
+        """Yield a line for each thing that binds, with what it brings if it takes a tenth less time."""
         for sensitivity in [sensitivity for sensitivity in self.groups if sensitivity.fall >= NOTABLE]:
             yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
         if self.sensitivities:

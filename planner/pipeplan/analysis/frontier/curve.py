@@ -116,7 +116,7 @@ class Frontier(Tabular):
 
     def __str__(self) -> str:
         table = self.table().printed()
-        return "\n".join([self.headline, table, *self._end(), *self.costs.lines(), *self.searched.lines()])
+        return "\n".join([self.headline, table, *self.end(), *self.costs.lines(), *self.searched.lines()])
 
     @property
     def headline(self) -> str:
@@ -199,7 +199,7 @@ class Frontier(Tabular):
         below = [floor.bound for floor in self.floors if floor.cost < self.points[0].cost]
         return bool(below) and all(bound is None for bound in below)
 
-    def _end(self) -> Iterable[str]:
+    def end(self) -> Iterable[str]:
         """Line of text about costs below the cheapest point, if nothing fits there."""
         if self.nothing_below:
             cheapest = self.points[0].cost

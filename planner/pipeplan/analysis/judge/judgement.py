@@ -122,15 +122,24 @@ class Judgement(Tabular):
     def __str__(self) -> str:
         lines = [f"judged: {self.headline}", *(f"  {each}" for each in self.overflows)]
         lines += [f"  with {each.options} it fits, and takes {format_time(each.value)}" for each in self.remedies]
+        lines += [f"  {line}" for line in self.of_search()]
+        return "\n".join([*lines, self.table().printed(), *self.verdict()])
+
+    def of_search(self) -> Iterator[str]:
+        """Yield what other orders of these stages would take at least, and why the plan is none of those searched."""
         if self.order_bound:
             gap = f" than {format_time(self.order_bound)}, {1 - self.order_bound / self.value:.1%} below it"
-            lines.append(f"  no order of these stages takes less{gap if self.value > self.order_bound else ''}")
+            yield f"no order of these stages takes less{gap if self.value > self.order_bound else ''}"
         if self.outside:
-            lines.append(f"  none of the plans that are searched: {self.outside}")
-        lines.append(self.table().printed())
+            yield f"none of the plans that are searched: {self.outside}"
+
+    def verdict(self) -> Iterator[str]:
+        """Yield the proved plan, and how the judged one compares with it; or why there is none."""
         if self.result is None:
-            return "\n".join([*lines, f"proved: {self.why}"])
-        return "\n".join([*lines, f"{self._best}: {self.result.headline}", *self._compared(self.result)])
+            yield f"proved: {self.why}"
+            return
+        yield f"{self.best}: {self.result.headline}"
+        yield from self._compared(self.result)
 
     def as_json(self) -> dict[str, object]:
         """The object that ``pipeplan judge --json`` prints. Times are seconds."""
@@ -156,7 +165,7 @@ class Judgement(Tabular):
         }
 
     @property
-    def _best(self) -> str:
+    def best(self) -> str:
         """What the other plan is."""
         return "best plan found" if self.result is None or self.result.gap else "proved plan"
 
@@ -168,7 +177,7 @@ class Judgement(Tabular):
             yield f"{as_if}the judged plan takes {-self.excess:.1%} less; {self._advice(result)}"
             return
         least = f", {self.value / result.bound - 1:.1%} more than its bound" if result.gap and result.bound else ""
-        yield f"{as_if}the judged plan takes {self.excess:.1%} more than the {self._best}{least}"
+        yield f"{as_if}the judged plan takes {self.excess:.1%} more than the {self.best}{least}"
 
     def _advice(self, result: Result) -> str:
         """What would find a plan that is faster than the proved one, or why the search has none."""

@@ -53,8 +53,9 @@ def folded(given: Lanes, count: int) -> Lanes:
     lanes = sorted(row.lanes for rows in groups.values() for row in rows)
     names = lane_names(count, given.devices)
     place = {own[0]: row for row, own in enumerate(lanes)}
+    row_of = {lane: row for row, own in enumerate(lanes) for lane in own}
     return Lanes(
-        {label: _only(timeline, place) for label, timeline in given.timelines.items()},
+        {label: only(timeline, place, row_of) for label, timeline in given.timelines.items()},
         None if given.limits is None else [given.limits[own[0]] for own in lanes if own[0] < len(given.limits)],
         [names[own[0]].partition(" (")[0] + f" ×{len(own)}" if len(own) > 1 else names[own[0]] for own in lanes],
     )
@@ -86,8 +87,11 @@ def _contents(timeline: Timeline, count: int) -> list[tuple[object, list[int]]]:
     ]
 
 
-def _only(timeline: Timeline, place: Mapping[int, int]) -> Timeline:
-    """Return the lanes in ``place``, renumbered, and the transfers between them."""
+def only(timeline: Timeline, place: Mapping[int, int], rows: Mapping[int, int]) -> Timeline:
+    """Return the lanes in ``place``, renumbered, and the transfers between them.
+
+    The critical path runs through the ``rows`` that stand for its lanes.
+    """
     spans = tuple(span._replace(device=place[span.device]) for span in timeline.spans if span.device in place)
     drawn = {(span.action.stage, span.action.micro_batch) for span in spans if span.action.kind.per_micro_batch}
     return replace(
@@ -99,5 +103,9 @@ def _only(timeline: Timeline, place: Mapping[int, int]) -> Timeline:
             if {(tensor.source, tensor.micro_batch), (tensor.target, tensor.micro_batch)} <= drawn
         ),
         memory=tuple(timeline.memory[lane] for lane in place if lane < len(timeline.memory)),
-        critical=(),
+        critical=tuple(
+            item._replace(device=rows[item.device])
+            for item in timeline.critical
+            if isinstance(item, Span) and item.device in rows
+        ),
     )

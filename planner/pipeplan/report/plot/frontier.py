@@ -49,10 +49,10 @@ def plot_frontier(frontier: "Frontier", ax: Any) -> Any:
     costs, times = [point.cost for point in frontier.points], [point.value for point in frontier.points]
     span = (costs[-1] - costs[0]) or costs[-1] or 1
     left, right = costs[0] - BEYOND * span, costs[-1] + BEYOND * span
-    edges, lows = _bound_line(frontier, costs[0], right)
+    edges, lows = bound_line(frontier, costs[0], right)
     merged = sorted({*costs, right, *edges})
     if any(point.gap for point in frontier.points):
-        below, above = [_at(x, edges, lows) for x in merged], [_at(x, costs, times) for x in merged]
+        below, above = [height_at(x, edges, lows) for x in merged], [height_at(x, costs, times) for x in merged]
         ax.fill_between(merged, below, above, step="post", color=MEMORY, alpha=0.3, linewidth=0, label="gap")
         ax.step([*edges, right], [*lows, lows[-1]], where="post", color=MEMORY, linewidth=1.0, label="proved bound")
     colour = STYLES[Kind.FORWARD].fill
@@ -64,7 +64,7 @@ def plot_frontier(frontier: "Frontier", ax: Any) -> Any:
     return ax
 
 
-def _bound_line(frontier: "Frontier", left: float, right: float) -> tuple[list[float], list[int]]:
+def bound_line(frontier: "Frontier", left: float, right: float) -> tuple[list[float], list[int]]:
     """Edges and heights of the step line of lower bounds, from the cheapest point on."""
     known = [(max(floor.cost, left), floor.bound) for floor in frontier.floors if floor.bound is not None]
     steps = {cost: bound for cost, bound in known if cost <= right}  # of several at the left edge the last one counts
@@ -73,7 +73,7 @@ def _bound_line(frontier: "Frontier", left: float, right: float) -> tuple[list[f
     return list(steps), list(steps.values())
 
 
-def _at(x: float, edges: list[float], heights: list[int]) -> int:
+def height_at(x: float, edges: list[float], heights: list[int]) -> int:
     """Height of a step line at x."""
     return heights[max(bisect_right(edges, x) - 1, 0)]
 

@@ -9,7 +9,7 @@ from pipeplan.costs.chain import UNLIMITED
 from pipeplan.report.plot.colours import FAINT, INK, LIMIT, MEMORY
 from pipeplan.report.plot.labels import label_lanes, label_step, lane_names, note
 
-_NEAR = 2.5
+NEAR = 2.5
 """Largest ratio of a limit to the largest peak at which the limit is drawn; a higher one is only written."""
 _FILL = 0.86
 """Share of a lane's height that stands for the largest amount."""
@@ -44,7 +44,7 @@ def plot_memory(
     lanes, peaks = len(timeline.memory), timeline.peaks
     known = [limits[i] if limits is not None and i < len(limits) else None for i in range(lanes)]
     largest = max(peaks, default=0) or 1
-    near = [limit for limit in known if limit is not None and limit <= _NEAR * largest]
+    near = [limit for limit in known if limit is not None and limit <= NEAR * largest]
     scale = _FILL / max(largest, *near, 1)
     limited = any(limit is not None and limit < UNLIMITED for limit in known)
     every = label_step(ax, lanes)

@@ -1,0 +1,1 @@
+"""Sections of a page: each is a function from what is known to words, tables and charts."""
