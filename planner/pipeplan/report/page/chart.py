@@ -100,8 +100,8 @@ def chart(
 
 def key(traces: Sequence[Trace]) -> str:
     """Return the names of traces beside their colours, patterns and dashes, as a list; nothing of a single one."""
-    named = {trace["name"]: trace for trace in traces if trace.get("name") and len(trace["x"])}
-    items = "".join(f"<li>{_swatch(trace)}{escape(name)}</li>" for name, trace in named.items())
+    named = {trace["name"]: trace for trace in reversed(traces) if trace.get("name") and len(trace["x"])}
+    items = "".join(f"<li>{_swatch(trace)}{escape(name)}</li>" for name, trace in reversed(named.items()))
     return f'<ul class="key">{items}</ul>' if len(named) > 1 else ""
 
 

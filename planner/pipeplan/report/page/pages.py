@@ -32,7 +32,8 @@ def solve_page(result: Result) -> Page:
     plan = result.plan
     beside_it = methods(of_result(result), result.bound, MEANING[result.job.objective])
     sections = [answer(result), *_of(plan, result.timeline), beside_it, searched(result.searched)]
-    return Page(_title(plan), _lead(plan), sections)
+    figure = MEANING[result.job.objective].capitalize()
+    return Page(_title(plan), f"{figure} {format_time(result.value)}, {plan.proof}.", sections)
 
 
 def compare_page(comparison: Comparison) -> Page:

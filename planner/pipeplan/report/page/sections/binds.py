@@ -27,7 +27,7 @@ def binds(plan: Plan, name: str = "binds") -> tuple[Section, list[float]]:
     path = [line + "." for line in phase_lines(found.path, found.step)]
     body = paragraph("A resource binds if the step gets shorter when that resource alone gets faster.")
     body += _chart(found, f"{name}-chart") + listing(lines)
-    body += "<h3>The critical path</h3>" + listing(path) + _links(found) + _tight(found)
+    body += "<h3>The critical path</h3>" + listing(path) + _links(found) + _tight(found, plan)
     return Section(name, "What binds", body), busy
 
 
@@ -71,9 +71,9 @@ def _links(found: Explanation) -> str:
     return table(Table(columns, lines), f"How busy links and network cards are{left}")
 
 
-def _tight(found: Explanation) -> str:
+def _tight(found: Explanation, plan: Plan) -> str:
     tight = [room for room in found.rooms if room.tight and room.left >= 0]
     if not tight:
         return ""
-    first = f"{counted(len(tight), 'device')} could not hold one more micro-batch in flight, the first of them: "
+    first = f"{counted(len(tight), 'device' if plan.team == 1 else 'team')} could not hold one more micro-batch in flight, the first of them: "
     return paragraph(f"{first}{tight[0]}.")

@@ -41,6 +41,8 @@ def _chart(name: str, title: str, plan: Plan, timeline: Timeline, end: int) -> s
         place = {lane: row for row, lane in enumerate(range(0, len(names), step))}
         told += f" One row in {step} of {len(names)} is drawn, as there are {len(shown.spans)} actions."
         shown, names = only(shown, place, place), names[::step]
+    if any(shades_of(shown).values()):
+        told += " Lighter boxes are those of a later stage of the device."
     unit, factor = unit_for(end, TIMES)
     height = 100 + min(26 * len(names), 1000)
     return chart(
@@ -100,7 +102,7 @@ def _boxes(timeline: Timeline, unit: str, factor: float) -> Iterator[Trace]:
         yield {
             "type": "bar",
             "orientation": "h",
-            "name": style.label + (" of a later stage of the device" if shade else ""),
+            "name": style.label,
             "y": [_middle(span, two) for span in spans],
             "base": starts,
             "x": times,
@@ -139,7 +141,7 @@ def _path(timeline: Timeline, factor: float) -> Iterator[Trace]:
         yield {
             "type": "scatter",
             "mode": "lines",
-            "name": "critical path",
+            "name": "critical path" if colour == PATH else "",
             "x": x,
             "y": y,
             "line": {"color": colour, "width": width},
