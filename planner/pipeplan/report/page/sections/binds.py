@@ -75,5 +75,6 @@ def _tight(found: Explanation, plan: Plan) -> str:
     tight = [room for room in found.rooms if room.tight and room.left >= 0]
     if not tight:
         return ""
-    first = f"{counted(len(tight), 'device' if plan.team == 1 else 'team')} could not hold one more micro-batch in flight, the first of them: "
+    many = counted(len(tight), "device" if plan.team == 1 else "team")
+    first = f"{many} could not hold one more micro-batch in flight, the first of them: "
     return paragraph(f"{first}{tight[0]}.")
