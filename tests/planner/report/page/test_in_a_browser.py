@@ -11,7 +11,7 @@ from shutil import which
 
 import pytest
 
-from helpers.pages import KINDS, pages, thousand
+from helpers.pages import KINDS, TIMELINE, pages, thousand
 from pipeplan.report.page.pages import plans_page
 
 pytestmark = pytest.mark.slow
@@ -63,6 +63,27 @@ def test_a_page_opens_without_an_error(kind: str, view: str, folder: Path) -> No
     assert charts and len(re.findall(r'class="plotly-graph-div js-plotly-plot"', dom)) == charts
     width = re.search(r'data-width="(\d+)"', dom)
     assert width is not None and int(width[1]) <= VIEWS[view][0]
+
+
+DRAG = """<script>addEventListener("load", () => {
+  const chart = document.getElementById("time-line-0"), pane = chart.querySelector(".nsewdrag")
+  const box = pane.getBoundingClientRect(), y = box.top + box.height / 2
+  const at = (kind, target, x) => target.dispatchEvent(new MouseEvent(kind, {
+    bubbles: true, clientX: box.left + x * box.width, clientY: y, buttons: kind == "mouseup" ? 0 : 1, view: window}))
+  at("mousemove", pane, 0.25); at("mousedown", pane, 0.25)
+  const leave = () => { at("mousemove", document, 0.4); at("mousemove", document, 0.5); at("mouseup", document, 0.5) }
+  setTimeout(leave, 200)
+  setTimeout(() => { document.body.dataset.shown = JSON.stringify(chart._fullLayout.xaxis.range) }, 900)
+})</script></body>"""
+
+
+def test_a_drag_zooms_the_time_line(folder: Path) -> None:
+    """A drag over the second quarter of the time line shows this quarter, in full width."""
+    page = pages()["report"].as_html().replace("</body>", DRAG)
+    dom, console, _ = _open(page, folder, "zoomed", "light")
+    shown = re.search(r'data-shown="\[([^,]*),([^]]*)\]"', dom)
+    assert not console and shown is not None
+    assert [float(end) / TIMELINE.makespan for end in shown.groups()] == pytest.approx([0.25, 0.5], abs=0.01)
 
 
 def test_errors_and_requests_would_be_noticed(folder: Path) -> None:

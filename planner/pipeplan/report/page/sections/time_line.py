@@ -17,8 +17,8 @@ from pipeplan.report.plot.frontier import TIMES
 from pipeplan.report.plot.gantt import headline
 from pipeplan.report.plot.labels import device_labels
 
-MOST, NUMBERED = 4000, 1500
-"""Most actions that are drawn, and most whose boxes have the number of their micro-batch."""
+MOST, NUMBERED, DENSE = 8000, 1500, 200
+"""Most actions that are drawn, most with the number of their micro-batch, most of a row in boxes with a rim."""
 HATCHED = {Kind.WEIGHT_GRADIENT: "/", Kind.REDUCE: "x", Kind.UPDATE: "\\", Kind.GATHER: "."}
 """Kinds with a pattern, so that colour is not all that tells them apart."""
 HOW = "Drag across the chart to zoom in, double-click to see the whole step. Numbers in boxes are micro-batches."
@@ -48,7 +48,7 @@ def _chart(name: str, title: str, plan: Plan, timeline: Timeline, end: int) -> s
     return chart(
         name,
         f"{headline(title, timeline)}: what each device does over time.{_path_words(timeline)}{told}",
-        [*_idle(shown, len(names), factor), *_boxes(shown, unit, factor), *_path(shown, factor)],
+        [*_idle(shown, len(names), factor), *_boxes(shown, len(names), unit, factor), *_path(shown, factor)],
         height=height,
         zoom=True,
         uniformtext={"minsize": 9, "mode": "hide"},
@@ -87,14 +87,14 @@ def _idle(timeline: Timeline, count: int, factor: float) -> Iterator[Trace]:
     }
 
 
-def _boxes(timeline: Timeline, unit: str, factor: float) -> Iterator[Trace]:
+def _boxes(timeline: Timeline, lanes: int, unit: str, factor: float) -> Iterator[Trace]:
     """A trace for each kind of action and each shade of its colour, which tells stages of one device apart."""
     shades, two = shades_of(timeline), any(span.lane for span in timeline.spans)
     groups: dict[tuple[Kind, float], list[Span]] = defaultdict(list)
     for span in timeline.spans:
         if span.end > span.start:
             groups[span.action.kind, shades[span.action.stage]].append(span)
-    numbered = len(timeline.spans) <= NUMBERED
+    numbered, rim = len(timeline.spans) <= NUMBERED, 0.5 if len(timeline.spans) <= DENSE * lanes else 0
     for (kind, shade), spans in sorted(groups.items(), key=lambda item: (list(Kind).index(item[0][0]), item[0][1])):
         style, times = STYLES[kind], scaled([span.end - span.start for span in spans], factor)
         starts = scaled([span.start for span in spans], factor)
@@ -108,7 +108,7 @@ def _boxes(timeline: Timeline, unit: str, factor: float) -> Iterator[Trace]:
             "x": times,
             "width": BOX / 2 if two else BOX,
             "marker": fill(shaded(style.fill, shade), HATCHED.get(kind, ""))
-            | {"line": {"width": 0.5, "color": "#ffffff"}},
+            | {"line": {"width": rim, "color": "#ffffff"}},
             "customdata": [
                 [span.action.micro_batch, span.action.stage, start, time]
                 for span, start, time in zip(spans, starts, times, strict=True)
