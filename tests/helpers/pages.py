@@ -14,7 +14,7 @@ from helpers.instances import equal_devices, fat_head
 from helpers.pipelines import line
 from helpers.replicated import replicated_answer
 from pipeplan.analysis.compare import compare
-from pipeplan.analysis.frontier import frontier
+from pipeplan.analysis.frontier import Frontier, frontier
 from pipeplan.analysis.sweep.experiment import Search
 from pipeplan.analysis.sweep.record import Figures, Record
 from pipeplan.analysis.sweep.table import table
@@ -116,6 +116,12 @@ def answer() -> Result:
 
 
 @cache
+def points() -> Frontier:
+    """A frontier of two limits."""
+    return frontier(fat_head(), equal_devices(3), lean(8), points=2)
+
+
+@cache
 def pages() -> dict[str, Page]:
     """A page of every kind."""
     model, cluster = fat_head(), equal_devices(3)
@@ -128,7 +134,7 @@ def pages() -> dict[str, Page]:
     return {
         "solve": solve_page(answer()),
         "compare": compare_page(compare(model, cluster, job=replace(lean(8), schedules=("gpipe", "1f1b-sno")))),
-        "frontier": frontier_page(frontier(model, cluster, lean(8), points=2)),
+        "frontier": frontier_page(points()),
         "judge": judge_page(judged),
         "sweep": sweep_page("small", table([cell, replace(cell, cluster="d", outcome="failed", answer=Figures())])),
         "run": run_page(PLAN, TIMELINE, measured),

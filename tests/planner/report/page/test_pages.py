@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.explained import lean, setting_of
+from helpers.explained import setting_of
 from helpers.instances import equal_devices, fat_head
-from helpers.pages import KINDS, PLAN, TIMELINE, Read, answer, pages, thousand
+from helpers.pages import KINDS, PLAN, TIMELINE, Read, answer, pages, points, thousand
 from helpers.pipelines import line
 from pipeplan.analysis.explain import explain_plan
-from pipeplan.analysis.frontier import frontier
 from pipeplan.analysis.sweep.experiment import Search
 from pipeplan.analysis.sweep.record import Figures, Record
 from pipeplan.cli.main import main
@@ -29,9 +28,10 @@ from pipeplan.report.page.pages import (
     plans_page,
     solve_page,
 )
+from pipeplan.report.page.sections import time_line
 from pipeplan.report.page.sections.answer import of_plan
 from pipeplan.report.page.sections.memory import PARTS
-from pipeplan.report.page.sections.time_line import MOST, time_lines
+from pipeplan.report.page.sections.time_line import time_lines
 from pipeplan.report.page.skeleton import Page
 from pipeplan.report.plot.boxes import shaded
 from pipeplan.report.plot.colours import STYLES
@@ -125,7 +125,7 @@ def test_what_binds_is_what_explain_says() -> None:
 
 def test_points_of_a_frontier_are_its_plans() -> None:
     """Dots stand at the cost and time of each point."""
-    found = frontier(fat_head(), equal_devices(3), lean(8), points=2)
+    found = points()
     traces, _ = read("frontier").charts()["frontier-chart"]
     (dots,) = [trace for trace in traces if trace["mode"] == "markers"]
     assert list(zip(dots["x"], dots["y"], strict=True)) == [(point.cost, point.value / 1000) for point in found.points]
@@ -215,14 +215,15 @@ def test_a_thousand_devices_fold() -> None:
     assert len(body) + len(chart.library()) < 6e6
 
 
-def test_too_many_actions_leave_rows_out() -> None:
+def test_too_many_actions_leave_rows_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a time line that does not fold, rows at equal distances are drawn, and the caption says so."""
-    setting = setting_of(one_forward_one_backward((1,) * 20, 200, tuple(range(20, 0, -1))), line(20, 5, 7))
+    monkeypatch.setattr(time_line, "MOST", 300)
+    setting = setting_of(one_forward_one_backward((1,) * 20, 10, tuple(range(20, 0, -1))), line(20, 5, 7))
     found = Read(
         Page("t", "l", [time_lines([("", setting.plan, setting.timeline)])]).as_html().replace(chart.library(), "")
     )
     traces, _ = found.charts()["time-line-0"]
-    assert sum(len(trace["base"]) for trace in traces if "base" in trace) <= MOST
+    assert sum(len(trace["base"]) for trace in traces if "base" in trace) <= 300
     assert re.search(r"One row in \d of 20 is drawn, as there are \d+ actions", found.elements["main"][0].text)
 
 
