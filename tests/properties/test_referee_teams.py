@@ -216,3 +216,32 @@ def test_a_layer_is_pinned_to_a_kind_without_teams_where_these_are_asked_for() -
     answer = ask(document)
     assert (answer["outcome"], judge(document, answer).faults) == ("refused", [])
     assert "'b'" in answer["text"] and "ask for teams of 1 too" in answer["text"]
+
+
+def test_outputs_are_split_by_what_layers_of_a_graph_take_in_the_mean() -> None:
+    """Where a frozen layer takes much less than those like it, other outputs may be split than by its own times."""
+    axes = ["token", "f"]
+    drawn: dict[str, Any] = {"kind": "drawn", "weights": [], "makes": axes, "loops": {"token": 12}, "kept": True}
+    norm = drawn | {"name": "norm", "reads": {"input": axes}, "output": 40}
+    norm |= {"forward_flops": 2, "input_gradient_flops": 2}
+    heads = {"queries": 40, "keys": 400, "heads": 2, "causal": False}
+    attention = drawn | {"name": "attention", "reads": {"norm": axes}, "output": 200, "kept": False}
+    attention |= {"forward_flops": 80, "input_gradient_flops": 160, "attention": heads}
+    total = drawn | {"name": "total", "reads": {"attention": axes, "norm": axes}, "output": 8, "loops": {}}
+    total |= {"forward_flops": 12, "input_gradient_flops": 2}
+    layers = [
+        {"name": f"l{i}", "parameters": 0, "inputs": [f"l{i - 1}"] * (i > 0), "operators": "linear"} for i in range(4)
+    ]
+    document = asked(layers, {"input": 400, "operators": [norm, attention, total]}, 1, teams=[2], recompute="full")
+    image = drawn | {"name": "image", "reads": {"input": ["sample", "h"]}, "makes": ["sample", "f"], "loops": {}}
+    document["model"]["operators"]["images"] = {"input": 0, "operators": [image | {"output": 8}]}
+    cluster = document["cluster"]
+    cluster["nodes"] = [cluster["nodes"][0] | {"link": {"bandwidth": 10**8}} for _ in range(2)]
+    cluster["network"] = {"bandwidth": 10**9, "latency": 1}
+    costs = document["model"]["profiles"][0]["costs"]
+    for layer, row in zip(layers, ((50, 0, 0), (50, 550, 0), (150, 200, 200), (600, 950, 450)), strict=True):
+        forward, backward, of_input = row
+        times = {"forward": forward, "backward": backward, "input_gradient": of_input}
+        costs[layer["name"]] |= times | {"weight_gradient": backward - of_input}
+    answer = ask(document)
+    assert (answer["outcome"], judge(document, answer).faults) == ("plan", [])

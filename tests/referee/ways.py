@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import cache, wraps
 from itertools import product
 from typing import Any
@@ -258,10 +259,19 @@ class Ways:
             unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes | {plain}}
             for (sizes, placements, is_plain), passes in cases.items():
                 least = self._least(kind, size, sizes, placements, passes, every_step, is_plain)
+                if 0 in placements and not is_plain:  # which outputs are split is said by means
+                    seen = {tuple(split["passes"]) for split in splits if tuple(split["sizes"]) == sizes}
+                    others = {*seen, (False,) * question.n} - {tuple(passes)}
+                    own, *rest = [
+                        self._by_mean(kind, size, sizes, placements, each, every_step) for each in (passes, *others)
+                    ]
+                    least = {
+                        step: best
+                        for step, best in least.items()
+                        if own and all(one and own[step] + 8 * question.n * (step[0] + 1) < one[step] for one in rest)
+                    }
                 for (count, times), best in least.items():
-                    # layers of a graph count alike where it is said which outputs are split
-                    nearly = best // 16 if 0 in placements and not is_plain else 0
-                    if count * size > question.job["batch"] or best + nearly >= taken(unsplit[sizes], count, times):
+                    if count * size > question.job["batch"] or best >= taken(unsplit[sizes], count, times):
                         continue
                     whole = taken(unsplit[sizes], count, times) if later else math.inf  # which may be the best
                     have = min((taken(each, count, times) for each in found), default=whole)
@@ -312,6 +322,47 @@ class Ways:
             best = _together(rows) if plain else [_sum(min_of(own.values()) for _, own in rows)]
             found = {step: found[step] + min(each[step] for each in best) for step in steps}
         return {step: best for step, best in found.items() if best < alone[step]}
+
+    def _by_mean(
+        self,
+        kind: str,
+        size: int,
+        sizes: tuple[int, ...],
+        placements: Placements,
+        passes: Sequence[bool],
+        steps: Sequence[Steps],
+    ) -> dict[Steps, Fraction]:
+        """What all layers take if each of them takes the mean of those of its graph, for each sort of step.
+
+        Nothing if there are too many strategies.
+        """
+        found = dict.fromkeys(steps, Fraction())
+        for i in self._known:
+            graph = self.teams.graph(i)
+            around = bool(i and passes[i - 1]), bool(passes[i])
+            mean = self._mean(graph, kind, size, sizes, placements, around, tuple(steps))
+            if not mean:
+                return {}
+            found = {step: found[step] + mean[step] for step in steps}
+        return found
+
+    @once
+    def _mean(
+        self,
+        graph: str,
+        kind: str,
+        size: int,
+        sizes: tuple[int, ...],
+        placements: Placements,
+        around: tuple[bool, bool],
+        steps: tuple[Steps, ...],
+    ) -> dict[Steps, Fraction]:
+        """The mean of what the layers of a graph take where tensors before and behind them have placements or not."""
+        whole = (WHOLE,) * len(sizes)
+        ends = (placements if around[0] else whole, placements if around[1] else whole)
+        layers = [i for i in self._known if self.teams.graph(i) == graph]
+        own, _ = self._of_alike([Strategies(self.teams, sizes, i, kind, size, ends) for i in layers], steps)
+        return {step: Fraction(least, len(layers)) for step, least in min_of(own.values()).items()}
 
     def _alike(
         self,
