@@ -42,7 +42,7 @@ bench: $(INSTALLED)-test
 PROFILES ?= ../shared/data/pipedream
 experiments: $(INSTALLED)
 	$(BIN)/pipeplan sweep headline --data $(PROFILES)
-	$(BIN)/python scripts/experiments_page.py sweep-out/headline/table.md docs/experiments.md
+	$(BIN)/python scripts/experiments_page.py sweep-out/headline/table.md docs/experiments.md README.md
 
 clean:
 	rm -rf .venv demo-out bench-out sweep-out

@@ -31,3 +31,9 @@ def test_the_page_of_the_experiments_takes_tables() -> None:
     page = script("scripts/experiments_page.py")
     text = (Path(ROOT) / "docs" / "experiments.md").read_text(encoding="utf-8")
     assert "| b |" in page.with_tables(text, "| b |")
+
+
+def test_the_rows_of_the_first_page_are_those_of_the_experiments() -> None:
+    """The README's table has the page's gaps and ratios."""
+    first, page = ((Path(ROOT) / name).read_text(encoding="utf-8") for name in ("README.md", "docs/experiments.md"))
+    assert script("scripts/experiments_page.py").with_rows(first, page) == first, "run `make experiments`"
