@@ -1,0 +1,24 @@
+"""Sphinx's settings of the site, which `scripts/site.py` builds from the pages of this folder."""
+
+from pipeplan.core.version import __version__
+
+project = "pipeplan"
+version = release = __version__
+copyright = "the pipeplan maintainers"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"pipeplan {__version__}"
+html_theme_options = {"source_directory": "docs/", "top_of_page_buttons": []}
+html_show_sphinx = False
+myst_heading_anchors = 4
+nb_execution_mode = "cache"
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+default_role = "code"
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+highlight_language = "text"
+pygments_style = "friendly"
