@@ -5,7 +5,7 @@ TORCH ?= 2.13.0
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(TORCH)
 
-.PHONY: demo test test-first test-second test-all bench experiments check lint types clean
+.PHONY: demo test test-first test-second test-all bench experiments docs docs-pictures check lint types clean
 
 demo: $(INSTALLED)
 	$(BIN)/pipeplan demo --output demo-out
@@ -44,8 +44,16 @@ experiments: $(INSTALLED)
 	$(BIN)/pipeplan sweep headline --data $(PROFILES)
 	$(BIN)/python scripts/experiments_page.py sweep-out/headline/table.md docs/experiments.md README.md
 
+# The site, in docs/_build/html.
+docs: $(INSTALLED)-docs
+	$(BIN)/python scripts/site.py
+
+# Pictures of the README and the pages, by the commands that stand beside them.
+docs-pictures: $(INSTALLED)
+	$(BIN)/python scripts/shown.py --pictures
+
 clean:
-	rm -rf .venv demo-out bench-out sweep-out
+	rm -rf .venv demo-out bench-out sweep-out docs/_build
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeplan needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -60,3 +68,7 @@ $(INSTALLED)-test: pyproject.toml | .venv/bin/pip
 	rm -f .venv/installed*
 	$(BIN)/pip install --quiet torch==$(TORCH) --editable '.[test]'
 	touch $(INSTALLED) $@
+
+$(INSTALLED)-docs: pyproject.toml | $(INSTALLED)
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@

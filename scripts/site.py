@@ -17,10 +17,10 @@ from pathlib import Path
 import pipeplan
 import pipeplan_executor
 from pipeplan.cli.main import OWN, commands, parser
-from pipeplan.cli.schema import FILES
+from pipeplan.cli.schema import FILES, schema_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from files_page import field_tables, schema_of
+from schemas import field_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "docs" / "_build"

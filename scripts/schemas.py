@@ -1,7 +1,4 @@
-"""Write the schemas in ``datasets/schemas`` and the tables of fields in ``docs/files.md``.
-
-The tables of a kind of file replace the text between its two marks; the rest of the page stays unchanged.
-"""
+"""Write the schemas in ``datasets/schemas``; the site has them as tables of fields, in the page on files."""
 
 import json
 import re
@@ -13,20 +10,8 @@ from pipeplan.cli.schema import FILES, schema_of
 from pipeplan.io.atomic import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "files.md"
 LEFT_OUT = ("PlainLayer", "JobFile", "PipelineEntry", "LayerStrategiesEntry", "ContextEntry", "ShardEntry")
 """Entries without a table: repetitions, and what only programs read and write."""
-WITH_TABLES = tuple(file for file in FILES if file != "devices")
-"""Kinds of file with tables: the catalogue of devices has the fields of an entry of a cluster."""
-
-
-def with_tables(page: str) -> str:
-    """Return the page with the tables of every kind of file replaced."""
-    for file in WITH_TABLES:
-        begin, end = f"<!-- {file}: begin -->", f"<!-- {file}: end -->"
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n\n{field_tables(schema_of(file))}\n\n{end}{rest.partition(end)[2]}"
-    return page
 
 
 def schema_text(file: str) -> str:
@@ -94,8 +79,7 @@ def _escaped(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the page and all schemas."""
-    write_whole(PAGE, with_tables(PAGE.read_text(encoding="utf-8")))
+    """Rewrite all schemas."""
     for file in FILES:
         write_whole(ROOT / "datasets" / "schemas" / f"{file}.json", schema_text(file))
 
