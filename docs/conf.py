@@ -21,4 +21,5 @@ napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 highlight_language = "text"
+suppress_warnings = ["misc.highlighting_failure"]  # excerpts with dots
 pygments_style = "friendly"

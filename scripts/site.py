@@ -98,13 +98,13 @@ def _links(text: str) -> list[str]:
 
 
 def _with_toctrees(text: str) -> str:
-    """The page of all pages, with a toctree for every section: the pages that it links to, each where it comes first."""
-    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    parts, taken = [head], set(_links(head)) - {"readme.md"}
-    for section in sections:
+    """The page that puts all in order, with a toctree of what each section links to first."""
+    taken: set[str] = set()
+    parts = []
+    for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
         linked = [link for link in _links(section) if link not in taken]
         taken.update(linked)
-        parts.append(section + _toctree(linked, section.partition("\n")[0].removeprefix("## ")))
+        parts.append(section + _toctree(linked, re.sub(r"^## |^# .*", "", section.partition("\n")[0])))
     return "".join(parts)
 
 

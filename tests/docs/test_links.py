@@ -10,7 +10,11 @@ import pytest
 
 from helpers.shared_data import ROOT
 
-PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted(
+    path
+    for path in (*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"))
+    if "_build" not in path.parts  # the site
+)
 
 
 @cache

@@ -78,6 +78,9 @@ SHARDED, WHOLLY_SHARDED = 2, 3
 class Job:
     """Batch, optimiser, limits and constraints of a planning problem.
 
+    Values may be given as on the command line (``memory='8GiB'``, ``depths='2,4'``) or briefly (``depths=2``,
+    ``pin={'head': 'd3'}``): see `pipeplan.core.choices`. Fields hold them as below.
+
     Attributes
     ----------
     batch : int
@@ -143,9 +146,6 @@ class Job:
         A layer and its required place: a kind of device, or one device, like ``'d3'``.
     intra_layer : bool
         Allow a layer at the end of a stage to be divided between neighbours (only with `Overlap.STREAM`).
-
-    Values may be given as on the command line (``memory='8GiB'``, ``depths='2,4'``) or briefly (``depths=2``,
-    ``pin={'head': 'd3'}``): see `pipeplan.core.choices`. Fields hold them as above.
 
     Raises
     ------
