@@ -72,7 +72,7 @@ def _for_site(path: Path) -> str:
     if path == DOCS / "api.md":
         text += _toctree([f"api/{_file(title)}" for title in API], hidden=False)
     if path.parent == DOCS / "bounds" and path.name == "index.md":
-        text += _toctree([link for link in _links(text) if "/" not in link])
+        text += _toctree([f"{title} <{link}>" for link, title in _links(text).items() if "/" not in link])
     return text
 
 
@@ -92,9 +92,12 @@ def _moved(text: str, path: Path) -> str:
     return re.sub(r"(?<!`)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
 
 
-def _links(text: str) -> list[str]:
-    found = (link.partition("#")[0] for link in re.findall(r"\]\(([^)\s:]+\.(?:md|ipynb)[^)\s]*)\)", text))
-    return list(dict.fromkeys(found))
+def _links(text: str) -> dict[str, str]:
+    """Pages that a text links to, each with the text of its first link as a title."""
+    found: dict[str, str] = {}
+    for title, link in re.findall(r"\[([^\]]+)\]\(([^)\s:#]+\.(?:md|ipynb))[^)\s]*\)", text):
+        found.setdefault(link, " ".join((title[0].upper() + title[1:]).split()))
+    return found
 
 
 def _with_toctrees(text: str) -> str:
@@ -102,8 +105,8 @@ def _with_toctrees(text: str) -> str:
     taken: set[str] = set()
     parts = []
     for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
-        linked = [link for link in _links(section) if link not in taken]
-        taken.update(linked)
+        linked = [f"{title} <{link}>" for link, title in _links(section).items() if link not in taken]
+        taken.update(_links(section))
         parts.append(section + _toctree(linked, re.sub(r"^## |^# .*", "", section.partition("\n")[0])))
     return "".join(parts)
 
@@ -120,8 +123,8 @@ def command_pages() -> Iterator[tuple[str, str]]:
         [sub] = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
         one: argparse.ArgumentParser = sub.choices[command.name]
         origin = "" if command.name in OWN else "Needs the extra `torch`.\n\n"
-        lines = [f"# {command.name}\n\n{_sentence(one.description or command.summary)}\n\n{origin}"]
-        lines.append(f"```text\n{one.format_usage().removeprefix('usage: ').strip()}\n```\n")
+        lines = [f"# {command.name}\n\n{_with_code(one.description or command.summary)}\n\n{origin}"]
+        lines.append(f"```text\n{one.format_usage().strip()}\n```\n")
         for group in one._action_groups:
             shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
             if shown:
@@ -136,14 +139,15 @@ def _row(action: argparse.Action, one: argparse.ArgumentParser) -> str:
     """A line of the table of options: how the option is given, and its help."""
     formatter = argparse.HelpFormatter(one.prog)
     names = formatter._format_action_invocation(action).replace("|", "\\|")
-    text = formatter._expand_help(action) if action.help else ""
-    return f"| `{names}` | {_sentence(text).replace('|', chr(92) + '|')} |"
+    text = _with_code(formatter._expand_help(action) if action.help else "").replace("|", "\\|")
+    return f"| `{names}` | {text} |"
 
 
-def _sentence(text: str) -> str:
-    """Help as a sentence, with names in angle brackets or with wildcards as code."""
-    text = re.sub(r"(?<![`\w])(<[^>]+>|--[a-z][\w-]*|\w*\*\w*)", r"`\1`", " ".join(text.split()))
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "")) and text[-1:] in ".?" else ".")
+def _with_code(text: str) -> str:
+    """Help on one line, with options as code."""
+    return (
+        re.sub(r"(?<![`\w])(--[a-z][\w-]*)", r"`\1`", " ".join(text.split())).replace("<", "&lt;").replace("*", "\\*")
+    )
 
 
 def api_pages() -> Iterator[tuple[str, str]]:

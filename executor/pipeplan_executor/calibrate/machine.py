@@ -86,6 +86,10 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     ------
     PipeplanError
         If it cannot be true after all `ATTEMPTS`, with what was measured.
+
+    Examples
+    --------
+    >>> cluster = pipeplan_executor.describe_machine(2)  # takes a minute  # doctest: +SKIP
     """
     whole(processes, "processes (at least one worker)", 1, MOST_PROCESSES)
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)

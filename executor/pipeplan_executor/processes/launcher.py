@@ -55,6 +55,10 @@ def launch(
         If a rank fails, or the launcher started another number of ranks than ``world``.
     InputError
         If devices are missing, or a number makes no sense.
+
+    Examples
+    --------
+    >>> pipeplan_executor.launch(train, len(plan.ranks), plan)  # train(plan) on every rank  # doctest: +SKIP
     """
     whole(world, "the number of processes", 1)
     whole(restarts, "restarts")

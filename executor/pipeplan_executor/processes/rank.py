@@ -58,6 +58,11 @@ class RunError(PipeplanError):
     ----------
     again : bool
         True if another attempt may succeed.
+
+    Examples
+    --------
+    >>> pipeplan_executor.RunError("rank 1 was killed by SIGKILL").again
+    True
     """
 
     def __init__(self, text: str, again: bool = True) -> None:

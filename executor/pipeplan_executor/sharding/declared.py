@@ -28,6 +28,11 @@ class TensorParallel:
     ------
     InputError
         If the size is not positive.
+
+    Examples
+    --------
+    >>> pipeplan_executor.TensorParallel(2, {"block*.widen.*": 0, "block*.narrow.weight": 1}).size
+    2
     """
 
     size: int

@@ -99,6 +99,11 @@ class Pipeline:
         If the plan does not belong to the model or to this process group.
     InputError
         If options are invalid, an optimiser cannot work on shards, or parameters cannot be sharded as declared.
+
+    Examples
+    --------
+    >>> pipeline = pipeplan_executor.Pipeline(plan, "my_project:build")  # on every rank          # doctest: +SKIP
+    >>> loss = pipeline.step(inputs, targets)                            # the batch's mean loss  # doctest: +SKIP
     """
 
     def __init__(

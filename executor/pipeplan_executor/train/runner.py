@@ -104,6 +104,11 @@ def run(
         If the plan is broken or does not belong to the model, before any process is started.
     RunError
         If a rank fails.
+
+    Examples
+    --------
+    >>> report = pipeplan_executor.run(plan, "my_project:build", steps=10, verify=True)  # doctest: +SKIP
+    >>> report.error < 1e-10                                                              # doctest: +SKIP
     """
     require(plan, Plan)
     if saving is not None:

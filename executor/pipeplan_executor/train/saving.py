@@ -25,6 +25,11 @@ class Saving:
         Number of newest checkpoints that are kept.
     resume : bool
         Continue from the latest checkpoint, or begin if there is none.
+
+    Examples
+    --------
+    >>> pipeplan_executor.Saving("runs/a", every=50).keep
+    3
     """
 
     folder: str

@@ -146,6 +146,12 @@ def compare(
         If no family has a plan that fits.
     UndecidedError
         If none was found in the time given.
+
+    Examples
+    --------
+    >>> found = pipeplan.compare("vgg-16", "4-v100-nvlink", 64, depths=2, replicas=1, schedules="gpipe")
+    >>> found.best.plan.schedule.family
+    'gpipe'
     """
     asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
     require_callback(on_progress)

@@ -27,6 +27,11 @@ class Overlap(StrEnum):
 
     ``NONE``: the device waits (synchronous, without overlap). ``COPY``: it computes; a tensor leaves when its action
     has ended. ``STREAM``: it computes, and a tensor leaves while it is being made (BaPipe's asynchronous accelerators).
+
+    Examples
+    --------
+    >>> pipeplan.load_cluster("4-v100-nvlink").overlap is pipeplan.Overlap.COPY
+    True
     """
 
     NONE = "none"
@@ -75,6 +80,12 @@ class DeviceKind:
         Name of the kind of these devices, where it is not the name of the kind itself.
     source : str
         Where the figures come from.
+
+    Examples
+    --------
+    >>> kind = pipeplan.DeviceKind("small", memory=8 * 2**30, peak={"float32": 10**13}, bandwidth=5 * 10**11)
+    >>> kind.efficiency
+    0.5
     """
 
     name: str
@@ -140,6 +151,11 @@ class Link:
     share ``unit_efficiency`` of the bandwidth that an all-reduce reaches, and each of them takes ``unit_overhead``
     nanoseconds more, as libraries pack and unpack a layer's parameters, and wait. They run beside the computation if
     ``unit_overlap`` is true; torch waits for each of them on CPUs.
+
+    Examples
+    --------
+    >>> pipeplan.Link(bandwidth=25 * 10**9, latency=5_000).bandwidth  # 25 GB/s, 5 us
+    25000000000
     """
 
     bandwidth: int | None = None
@@ -178,7 +194,19 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Devices of one machine: the kind of each, and the link between any two of them."""
+    """Devices of one machine: the kind of each, and the link between any two of them.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Name of the kind of each device.
+    link : Link
+
+    Examples
+    --------
+    >>> len(pipeplan.Node(("v100", "v100"), pipeplan.Link(25 * 10**9)).kinds)
+    2
+    """
 
     kinds: tuple[str, ...]
     link: Link = Link()
@@ -190,7 +218,21 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a cluster: its position, its kind, its node."""
+    """One device of a cluster: its position, its kind, its node.
+
+    Attributes
+    ----------
+    index : int
+        Device 3 is ``d3``.
+    kind : str
+        Name of its kind.
+    node : int
+
+    Examples
+    --------
+    >>> [device.node for device in pipeplan.load_cluster("2x2-v100-10gbit").devices]
+    [0, 0, 1, 1]
+    """
 
     index: int
     kind: DeviceKind
@@ -210,11 +252,30 @@ StageDevices = tuple[tuple[Device, ...], ...]
 class Cluster(Tabular):
     """Kinds, nodes and the network between the nodes.
 
+    Attributes
+    ----------
+    name : str
+    kinds : mapping of str to DeviceKind
+    nodes : tuple of Node
+    network : Link or None
+        Between nodes: one card per node, which its devices share.
+    overlap : Overlap
+    notes : tuple of str
+        Remarks, like sources of figures.
+
     Raises
     ------
     InputError
         If a node names an unknown kind, there is no device, there are more than `MOST_DEVICES`, or several nodes have
         no network.
+
+    Examples
+    --------
+    >>> kind = pipeplan.DeviceKind("small", memory=8 * 2**30)
+    >>> node = pipeplan.Node(("small", "small"), pipeplan.Link(25 * 10**9))
+    >>> cluster = pipeplan.Cluster("two nodes", {"small": kind}, (node, node), network=pipeplan.Link(1_250_000_000))
+    >>> len(cluster.devices)
+    4
     """
 
     name: str

@@ -2,15 +2,35 @@
 
 
 class PipeplanError(Exception):
-    """Base of every error that a user's input can cause."""
+    """Base of every error that a user's input can cause.
+
+    Examples
+    --------
+    >>> issubclass(pipeplan.InfeasibleError, pipeplan.PipeplanError)
+    True
+    """
 
 
 class InputError(PipeplanError):
-    """A file, a name or an argument is wrong (command-line exit code 2)."""
+    """A file, a name or an argument is wrong (command-line exit code 2).
+
+    Examples
+    --------
+    >>> pipeplan.load_model("vgg-61")
+    Traceback (most recent call last):
+    pipeplan.core.errors.InputError: no model is called 'vgg-61' ...
+    """
 
 
 class InfeasibleError(PipeplanError):
-    """No plan fits the limits; the text names changes that would (command-line exit code 1)."""
+    """No plan fits the limits; the text names changes that would (command-line exit code 1).
+
+    Examples
+    --------
+    >>> pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, memory="100MB", depths=1)
+    Traceback (most recent call last):
+    pipeplan.core.errors.InfeasibleError: No plan fits: ...
+    """
 
 
 class UndecidedError(PipeplanError):
@@ -37,4 +57,12 @@ class UndecidedError(PipeplanError):
 
 
 class PlanError(PipeplanError):
-    """A plan breaks a rule that every plan must keep."""
+    """A plan breaks a rule that every plan must keep.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> pipeplan.validate_plan(result.plan, pipeplan.load_model("resnet-50"), pipeplan.load_cluster("4-v100-nvlink"))
+    Traceback (most recent call last):
+    pipeplan.core.errors.PlanError: ...
+    """

@@ -25,6 +25,11 @@ class Objective(StrEnum):
 
     ``STEP``: time of one synchronous step. ``PERIOD``: time from step to step in a long run, where a device begins its
     next step without waiting for the others. ``BOTTLENECK``: the largest stage load of an endless pipeline.
+
+    Examples
+    --------
+    >>> pipeplan.Objective("period") is pipeplan.Objective.PERIOD
+    True
     """
 
     STEP = "step"
@@ -151,6 +156,12 @@ class Job:
     ------
     InputError
         If a field has an invalid value, or two of them contradict each other whatever the model and the cluster.
+
+    Examples
+    --------
+    >>> job = pipeplan.Job(64, memory="8GiB", depths="2,4")
+    >>> job.memory, job.depths
+    (8589934592, (2, 4))
     """
 
     batch: int

@@ -27,6 +27,11 @@ class LayerCost:
         Peak of the bytes that are allocated only while the layer computes.
     update : int
         Nanoseconds of the optimiser step on this layer's parameters.
+
+    Examples
+    --------
+    >>> pipeplan.LayerCost(1_000, 2_000, 1_000, 1_000, saved=8, output=4, workspace=0, update=50).saved
+    8
     """
 
     forward: int
@@ -50,6 +55,12 @@ class Work:
     Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`), and so
     are ``workspace``, for each sample, and ``workspace_fixed``, for any number of them. ``uncounted`` names operations
     of the layer of which nothing is counted, since their arithmetic is unknown.
+
+    Examples
+    --------
+    >>> layer = pipeplan.load_model("vgg-16").layers[0]
+    >>> layer.work.forward_flops  # of one sample
+    173408256
     """
 
     forward_flops: int
@@ -82,6 +93,11 @@ class Layer:
         Name of its graph in the model's ``operators``; empty where it is not known.
     frozen : int
         Bytes of weights that are read and not trained; those shared with an earlier layer count there.
+
+    Examples
+    --------
+    >>> pipeplan.Layer("head", inputs=("block",), parameters=4_000).parameters
+    4000
     """
 
     name: str
@@ -105,6 +121,11 @@ class Tie:
         Bytes of the trainable weights that they share.
     frozen : int
         Bytes of the frozen weights that they share.
+
+    Examples
+    --------
+    >>> [tie.layers for tie in pipeplan.load_model("gpt2-small").ties]
+    [('embedding', 'head')]
     """
 
     layers: tuple[str, ...]

@@ -32,7 +32,23 @@ __all__ = ["Layer", "LayerCost", "Model", "Profile", "Provenance", "Tie", "Work"
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of a profile's numbers."""
+    """Origin of a profile's numbers.
+
+    Attributes
+    ----------
+    how : {'measured', 'imported', 'analytic'}
+    source : str
+        The device, the file, or the estimate.
+    when : str
+        Date of a measurement.
+    versions : mapping of str to str
+        Of the packages with which it was measured.
+
+    Examples
+    --------
+    >>> pipeplan.Provenance("imported", "graph.txt").how
+    'imported'
+    """
 
     how: Literal["measured", "imported", "analytic"]
     source: str
@@ -47,7 +63,24 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Costs of every layer on one kind of device at one micro-batch size."""
+    """Costs of every layer on one kind of device at one micro-batch size.
+
+    Attributes
+    ----------
+    device : str
+        Name of the kind of device.
+    micro_batch : int
+        Samples.
+    costs : tuple of LayerCost
+        One for each layer of the model, in nanoseconds and bytes.
+    provenance : Provenance
+
+    Examples
+    --------
+    >>> cost = pipeplan.LayerCost(1_000, 2_000, 1_000, 1_000, saved=8, output=4, workspace=0, update=50)
+    >>> pipeplan.Profile("unit", 1, (cost, cost), pipeplan.Provenance("imported", "by hand")).micro_batch
+    1
+    """
 
     device: str
     micro_batch: int
@@ -78,12 +111,34 @@ class Model(Tabular):
     kinds of device that hold parts of the layers only, the bytes of each layer's parameters there, and
     ``frozen_parts`` those of its frozen weights.
 
+    Attributes
+    ----------
+    name : str
+    layers : tuple of Layer
+    profiles : tuple of Profile
+        Without any, times are estimated from the layers' work.
+    dtype : str
+        Number format of weights and activations.
+    notes : tuple of str
+    ties : tuple of Tie
+    operators, parts, frozen_parts : mapping
+        As above.
+
     Raises
     ------
     InputError
         If there are more than `MOST_LAYERS`, a figure is not an integer ≥ 0, names repeat, an input is not an earlier
         layer, a profile does not have one cost for each layer, or a tie names unknown layers or shares more bytes than
         its first layer has, or a layer's operators are unknown or have other weights than the layer.
+
+    Examples
+    --------
+    >>> cost = pipeplan.LayerCost(1_000, 2_000, 1_000, 1_000, saved=8, output=4, workspace=0, update=50)
+    >>> layers = (pipeplan.Layer("a", 4_000), pipeplan.Layer("b", 4_000, inputs=("a",)))
+    >>> origin = pipeplan.Provenance("imported", "by hand")
+    >>> model = pipeplan.Model("two", layers, (pipeplan.Profile("unit", 1, (cost, cost), origin),))
+    >>> model.names
+    ('a', 'b')
     """
 
     name: str

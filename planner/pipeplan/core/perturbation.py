@@ -41,6 +41,11 @@ class Robust:
     ------
     InputError
         If a number lies outside its range; the text gives the range.
+
+    Examples
+    --------
+    >>> pipeplan.Robust(0.05, quantile=0.95).spread
+    0.05
     """
 
     spread: float

@@ -155,6 +155,14 @@ class Plan(Tabular):
         What teams split beside weights, for reports (`pipeplan.core.splits.Split.parallelism`).
     yardstick : Yardstick
         What throughput is measured by, as far as it is known.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> result.plan.save("plan.json")                           # doctest: +SKIP
+    >>> pipeplan.Plan.load("plan.json").headline                # doctest: +SKIP
+    >>> sum(len(stage.layers) for stage in result.plan.stages)
+    21
     """
 
     model: str

@@ -25,6 +25,11 @@ class Kind(StrEnum):
     """Kind of an action: forward, backward (joined or split), reduction, update, gather.
 
     A gather of parameters precedes a device's list; it is not in it.
+
+    Examples
+    --------
+    >>> pipeplan.Kind("F") is pipeplan.Kind.FORWARD
+    True
     """
 
     FORWARD = "F"
@@ -58,7 +63,22 @@ _ACTION = re.compile(r"(\d+)([FBIWRU])(\d+)?(?:\.(\d+))?")
 
 
 class Action(NamedTuple):
-    """One action of a device: ``2F5`` is the forward of micro-batch 5 on stage 2, ``2F5.1`` of its token slice 1."""
+    """One action of a device: ``2F5`` is the forward of micro-batch 5 on stage 2, ``2F5.1`` of its token slice 1.
+
+    Attributes
+    ----------
+    kind : Kind
+    stage, micro_batch : int
+        Of a reduction and an update the micro-batch counts nothing.
+    slice : int
+        Token slice of the micro-batch.
+
+    Examples
+    --------
+    >>> action = pipeplan.Action(pipeplan.Kind.FORWARD, 2, 5)
+    >>> print(action)
+    2F5
+    """
 
     kind: Kind
     stage: int
@@ -93,6 +113,12 @@ class Schedule:
     two_lanes : bool
         A device runs forwards on one lane and, concurrently, all other actions on a second one, each lane in list
         order (BaPipe's FBP). A runtime with one lane may run the list unchanged.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> len(result.plan.schedule.orders), str(result.plan.schedule.orders[1][0])
+    (2, '1F0')
     """
 
     family: str

@@ -43,6 +43,17 @@ class Workload:
         Tensor parallelism: by glob patterns of parameters' names, the axis along which they are sharded, or of which
         the groups are (`pipeplan.core.grouped_axis`). It is for ``pipeplan run --tensor-parallel``; plans with teams
         have their own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> def build():
+    ...     def draw(samples, generator):
+    ...         return torch.rand(samples, 4, generator=generator), torch.rand(samples, 2, generator=generator)
+    ...     return pipeplan.Workload(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), draw, nn.functional.mse_loss)
+    >>> build().draw(3, torch.Generator())[0].shape
+    torch.Size([3, 4])
     """
 
     module: Any

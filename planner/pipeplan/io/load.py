@@ -36,6 +36,11 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     ------
     InputError
         If there is no such name or file, or the file is invalid; every wrong field is named.
+
+    Examples
+    --------
+    >>> len(pipeplan.load_model("gnmt-32").layers)
+    35
     """
     _require_name(name_or_path, "model")
     made = _from_series(name_or_path)
@@ -60,6 +65,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     ------
     InputError
         If there is no such name or file, or the file is invalid; every wrong field is named.
+
+    Examples
+    --------
+    >>> len(pipeplan.load_cluster("2x4-v100-10gbit").devices)
+    8
     """
     _require_name(name_or_path, "cluster")
     path = _find(name_or_path, "clusters", "cluster")

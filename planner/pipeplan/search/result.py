@@ -66,10 +66,33 @@ class Result(Tabular):
     ``whole`` is what devices of the largest teams run whole. ``irregular`` is what there is without a job's wish for
     regular plans.
 
+    Attributes
+    ----------
+    plan : Plan
+    timeline : Timeline
+        One simulated step.
+    job : Job
+    status : Status
+        ``OPTIMAL`` if value and bound are equal, else ``FEASIBLE``.
+    stop : Stop
+        Why the search ended.
+    value, bound, wall : int
+        Nanoseconds; ``wall`` is the time of the search.
+    baselines : mapping of str to Baseline
+        Every heuristic by name.
+    runners_up : tuple
+        The next best plans that were found.
+
     Raises
     ------
     ValueError
         If the bound exceeds the value, or a baseline's plan within the searched space beats the answer.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> result.value == result.bound, result.gap
+    (True, 0.0)
     """
 
     plan: Plan

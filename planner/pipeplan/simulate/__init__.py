@@ -66,6 +66,13 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     PlanError
         If lists and pipeline do not match, actions are missing or doubled, or the order deadlocks; the text names the
         action for which each device waits.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> timeline = pipeplan.simulate(result.plan.schedule, result.plan.pipeline)
+    >>> timeline.makespan == result.plan.step_time  # nanoseconds
+    True
     """
     for value, kind in ((schedule, Schedule), (pipeline, Pipeline)):
         require(value, kind)

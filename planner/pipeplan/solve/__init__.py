@@ -106,6 +106,12 @@ def solve(
         If the search ended before it had a plan, or a proof that there is none.
     InputError
         If the arguments are invalid or contradict each other.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, schedules="gpipe", gap=0.01)
+    >>> result.gap <= 0.01
+    True
     """
     limits = asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
     require_callback(on_progress)

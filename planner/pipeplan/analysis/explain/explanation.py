@@ -53,6 +53,13 @@ class Explanation(Tabular):
         Every change that was solved afresh, ``memory`` included.
     costs, searched : Costs, Searched, or None
         Sources of the times, and the space over which the bound was proved; None for a plan explained by itself.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> found = pipeplan.explain("vgg-16", "4-v100-nvlink", result=result, each=0.01)
+    >>> found.bound <= found.step
+    True
     """
 
     title: str

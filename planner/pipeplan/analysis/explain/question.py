@@ -69,6 +69,13 @@ def explain(
         If no plan fits; `remedies` finds the smallest changes with which one does.
     InputError
         If the objective is not the step time.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> found = pipeplan.explain("vgg-16", "4-v100-nvlink", result=result, each=0.01)
+    >>> sum(portion.time for portion in found.path) == found.step  # the critical path has no gap
+    True
     """
     limits = asked_limits(each, gap, backend, workers, seed)
     require_callback(on_progress)

@@ -128,6 +128,14 @@ def remedies(
         Called with each kind of change before it is tried.
     model, cluster, batch, job, backend, workers, seed, example_inputs, **options
         As in `pipeplan.solve`.
+
+    Examples
+    --------
+    >>> found = pipeplan.remedies(
+    ...     "vgg-16", "4-v100-nvlink", 64, memory="2GiB", depths=2, replicas=1, micro_batches=4, schedules="gpipe"
+    ... )
+    >>> [remedy.kind for remedy in found.remedies if remedy.fits][:1]
+    ['memory']
     """
     asked_limits(time_limit, 0.0, backend, workers, seed)
     require_callback(on_progress)

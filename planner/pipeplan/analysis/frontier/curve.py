@@ -100,6 +100,12 @@ class Frontier(Tabular):
         Number of problems solved.
     searched, costs
         The space over which bounds hold, on the whole cluster, and the sources of the times.
+
+    Examples
+    --------
+    >>> found = pipeplan.frontier("vgg-16", "4-v100-nvlink", 64, points=1, depths=2, replicas=1, micro_batches=4)
+    >>> found.points[0].value >= found.points[0].bound  # nanoseconds
+    True
     """
 
     model: str

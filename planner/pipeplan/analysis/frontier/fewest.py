@@ -126,6 +126,12 @@ def fewest_devices(
     ------
     InfeasibleError
         If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
+
+    Examples
+    --------
+    >>> found = pipeplan.fewest_devices("vgg-16", "4-v100-nvlink", 64, memory="4GiB", depths=(1, 2), replicas=1)
+    >>> found.proved
+    True
     """
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     require_callback(on_progress)

@@ -71,6 +71,12 @@ def frontier(
         If the problem makes no sense, or ``path`` belongs to another one.
     KeyboardInterrupt
         If it was interrupted before the first answer; after that, the answers so far are returned.
+
+    Examples
+    --------
+    >>> found = pipeplan.frontier("vgg-16", "4-v100-nvlink", 64, points=1, depths=2, replicas=1, micro_batches=4)
+    >>> [(point.memory > 2**30, point.gap) for point in found.points]
+    [(True, 0.0)]
     """
     known(over, "over", AXES)
     if points is not None:

@@ -111,6 +111,14 @@ def judge(
     ------
     InputError
         If the plan is no plan for this model and cluster: it has other layers, too many devices, unlike replicas.
+
+    Examples
+    --------
+    >>> judgement = pipeplan.judge(
+    ...     "vgg-16", "4-v100-nvlink", 64, stages=(10, 11), micro_batches=4, depths=2, replicas=1
+    ... )
+    >>> judgement.value >= judgement.result.bound, judgement.overflows
+    (True, ())
     """
     asked_limits(time_limit, gap, backend, workers, seed)
     require_callback(on_progress)

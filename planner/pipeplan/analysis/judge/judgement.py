@@ -88,6 +88,14 @@ class Judgement(Tabular):
         The reason why there is none.
     order_bound : int
         Nanoseconds that the judged stages take at least in any order; 0 where orders were not searched.
+
+    Examples
+    --------
+    >>> judgement = pipeplan.judge(
+    ...     "vgg-16", "4-v100-nvlink", 64, stages=(10, 11), micro_batches=4, depths=2, replicas=1
+    ... )
+    >>> judgement.excess > 0
+    True
     """
 
     plan: Plan

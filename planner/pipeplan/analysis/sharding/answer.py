@@ -76,6 +76,12 @@ class Sharded:
         The one that was named; empty is any.
     beside : FrontierPoint or None
         If one was named, the fastest choice that fits of any strategy on meshes of one and two axes.
+
+    Examples
+    --------
+    >>> found = pipeplan.shard("gpt2-small", "4-v100-nvlink", 8, "4")
+    >>> [point.time for point in found.points] == sorted(point.time for point in found.points)
+    True
     """
 
     model: str

@@ -125,6 +125,12 @@ def sweep(
     InputError
         If an argument is invalid, a name, file, back end or job of any cell is wrong (all faults are named), or the
         folder cannot be made.
+
+    Examples
+    --------
+    >>> records = pipeplan.sweep(
+    ...     ["vgg-16", "gnmt-8"], "4-v100-nvlink", [64, 128], time_limit=20, folder="sweep"
+    ... )  # doctest: +SKIP
     """
     switch(retry, "retry")
     switch(checked, "checked")

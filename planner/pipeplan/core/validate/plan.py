@@ -22,10 +22,21 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
     The order of checks: fingerprint, layers, devices, replicas and ranks; the schedule; memory and claims, recounted
     from the action lists.
 
+    Parameters
+    ----------
+    plan : Plan
+    model : Model
+    cluster : Cluster
+
     Raises
     ------
     PlanError
         Listing every violation.
+
+    Examples
+    --------
+    >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")
+    >>> pipeplan.validate_plan(result.plan, pipeplan.load_model("vgg-16"), pipeplan.load_cluster("4-v100-nvlink"))
     """
     for value, kind in ((plan, Plan), (model, Model), (cluster, Cluster)):
         require(value, kind)

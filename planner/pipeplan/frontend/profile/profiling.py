@@ -128,6 +128,15 @@ def profile(
     ------
     InputError
         If the module is not a sequence of layers, or an argument makes no sense.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> model = pipeplan.profile(net, torch.zeros(2, 4), micro_batches=(1, 2), repeats=1, warmup=0)
+    >>> [(each.micro_batch, len(each.costs)) for each in model.profiles]
+    [(1, 3), (2, 3)]
     """
     from torch import nn
 
@@ -214,6 +223,12 @@ def profile_workload(
         not installed.
     PipeplanError
         If the measuring process fails or is killed.
+
+    Examples
+    --------
+    >>> model = pipeplan.profile_workload("pipeplan_executor.zoo:decoder", device="meta", micro_batches=(2,))
+    >>> model.names[0], model.names[-1]
+    ('embedding', 'head')
     """
     if find_spec("torch") is None:
         raise InputError("profiles need torch; install it with: pip install 'pipeplan[torch]'")
