@@ -124,14 +124,13 @@ def command_pages() -> Iterator[tuple[str, str]]:
         one: argparse.ArgumentParser = sub.choices[command.name]
         origin = "" if command.name in OWN else "Needs the extra `torch`.\n\n"
         lines = [f"# {command.name}\n\n{_with_code(one.description or command.summary)}\n\n{origin}"]
-        lines.append(f"```text\n{one.format_usage().strip()}\n```\n")
+        example = f"$ pipeplan {command.name} {command.example}\n\n" if command.example else ""
+        lines.append(f"```text\n{example}{one.format_usage().strip()}\n```\n")
         for group in one._action_groups:
             shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
             if shown:
                 lines.append(f"\n## {(group.title or 'options').capitalize()}\n\n{group.description or ''}\n")
                 lines += ["| | |", "|---|---|", *(_row(action, one) for action in shown)]
-        if one.epilog:
-            lines.append(f"\n```text\n{one.epilog.strip()}\n```")
         yield f"commands/{command.name}.md", "\n".join(lines) + "\n"
 
 

@@ -59,9 +59,11 @@ _LIMITS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", 
 
 
 def _tidy(value: Any) -> Any:
-    """Drop pydantic's titles, which repeat the names of fields, and limits that guard integers of 64 bits only."""
+    """Drop pydantic's titles, which repeat names of fields, limits that guard 64 bits only, and examples in Python."""
     if isinstance(value, list):
         return [_tidy(item) for item in value]
+    if isinstance(value, str):
+        return value.partition("\n\nExamples\n---")[0]
     if not isinstance(value, dict):
         return value
     left_out = [key for key, item in value.items() if (key == "title" and isinstance(item, str)) or item == LARGEST]
