@@ -17,7 +17,7 @@ from pipeplan.cli.base import OUTPUT, Command
 from pipeplan.cli.streams import code_of, tolerant_streams
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
-from pipeplan.core.wording import fitted, hint
+from pipeplan.core.wording import hint
 
 OWN = (
     *("solve", "explain", "compare", "judge", "frontier", "profile"),
@@ -131,10 +131,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         _refuse(unknown, options)
         return int(options.run(options))
     except InputError as error:
-        print(fitted(f"pipeplan: {error}"), file=sys.stderr)
+        print(f"pipeplan: {error}", file=sys.stderr)
         return 2
     except PipeplanError as error:
-        print(fitted("\n".join([f"pipeplan: {error}", *getattr(error, "__notes__", ())])), file=sys.stderr)
+        print("\n".join([f"pipeplan: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]

@@ -78,8 +78,8 @@ class Table:
             least = min(sizes[-1], LEAST)
             kept = self._narrowed(every, lambda some: _begin(sizes, some) + least <= width)
             below = _begin(sizes, kept) + least > width
-        if below:
-            kept = self._narrowed(every, lambda some: _begin(sizes, some) - 2 <= width)
+            if below:
+                kept = self._narrowed(every, lambda some: _begin(sizes, some) - 2 <= width)
         begin, last = _begin(sizes, kept), sizes[-1]
         room = last if width is None else width - begin
         lines = []
