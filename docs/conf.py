@@ -30,4 +30,3 @@ napoleon_use_param = False
 napoleon_use_rtype = False
 highlight_language = "text"
 suppress_warnings = ["misc.highlighting_failure"]  # excerpts with dots
-pygments_style = "friendly"

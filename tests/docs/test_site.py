@@ -48,7 +48,11 @@ def test_the_site_is_built_without_warnings() -> None:
     assert {path.relative_to(site.SOURCE).with_suffix("") for path in site.SOURCE.rglob("*.*") if _page(path)} <= {
         path.relative_to(html).with_suffix("") for path in html.rglob("*.html")
     }
-    assert re.search(r'class="[^"]*output', (html / "notebooks" / "first-plan.html").read_text(encoding="utf-8"))
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in html.rglob("*.html")}
+    assert re.search(r'class="[^"]*output', pages["first-plan"])
+    assert [
+        tag for page in pages.values() for tag in re.findall(r"<img[^>]*>", page) if not re.search('alt="[^"]', tag)
+    ] == []
 
 
 def _page(path: object) -> bool:
