@@ -98,7 +98,7 @@ def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
     whole = _solve(model, cluster, Job(BATCH))
     best = _solve(model, cluster, replace(job, intra_layer=True))
     fbp = _solve(model, cluster, replace(job, intra_layer=True, schedules=("fbp-as",)))
-    parallel = whole.baselines["data-parallel"].value
+    parallel = whole.baselines["data-parallel-overlapped"].value
     least = min(whole.value, best.value, fbp.value)
     times = [_milliseconds(value) for value in (parallel, greedy, whole.value, alone, best.value)]
     ratios = [f"{value / least:.2f}x" if value else "-" for value in (parallel, greedy)]
