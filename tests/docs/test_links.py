@@ -75,3 +75,8 @@ def test_the_order_of_pages_has_all_of_them() -> None:
         order = home / "index.md"
         linked = {(home / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", text(order))}
         assert {page.name for page in home.glob("*.md") if page.resolve() not in linked} == {"index.md"}
+
+
+def test_the_first_page_is_short() -> None:
+    """The README has at most 120 lines."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
