@@ -1,6 +1,8 @@
 """Commands that pages show with their output, and the script that runs them."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +31,17 @@ def test_commands_of_a_page_are_found_with_their_lines() -> None:
 def test_commands_print_what_the_pages_show(page: Path) -> None:
     """Every line of a shown output is printed."""
     assert shown.of_page(page) == []
+
+
+@pytest.mark.slow
+def test_the_model_of_the_first_page_is_built() -> None:
+    """The README's function returns a workload whose loss is a number."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    code = re.search(r"```python\n(import torch.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code[1], names)
+    workload = names["build"]()
+    inputs, targets = workload.draw(1, torch.Generator().manual_seed(0))
+    assert workload.loss(workload.module(**inputs), targets).detach() > 0
