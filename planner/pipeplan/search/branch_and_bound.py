@@ -40,6 +40,8 @@ SLACK, LEAST_SLACK, MOST_SLACK = 0.05, 0.5, 2.0
 ACCURACY = 0.1
 """Accuracy of a node's bound, as a share of the distance between cutoff and incumbent."""
 
+NEGLIGIBLE = 1e-4
+"""Relative gap at which the local search ends: it takes a core, and has hardly anything to gain any more."""
 FIRST_PLANS = 1.0
 """Seconds in which early nodes come before the local search: it had better start from the best of their plans."""
 
@@ -250,10 +252,14 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         return step
 
     def search_locally(self) -> None:
-        """Submit the plans that the local search has found."""
-        if self.improver is not None:
-            for plan in self.improver.better(time.monotonic() + self.left):
-                self.submit(plan)
+        """Submit the plans that the local search has found; end it once no plan can be noticeably better."""
+        if self.improver is None:
+            return
+        for plan in self.improver.better(time.monotonic() + self.left):
+            self.submit(plan)
+        if self.value is not None and self.value - self.bound <= NEGLIGIBLE * self.value:
+            self.improver.close()
+            self.improver = None
 
     def push(self, node: Node) -> None:
         """Open a node, or fathom it."""

@@ -176,8 +176,12 @@ def test_no_try_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_local_search_leaves_the_time_to_finish_the_result() -> None:
-    """Its deadline is the end of the search, not that of the limit, which the answer's time line may take."""
+    """Its deadline is the end of the search, not that of the limit, which the answer's time line may take.
+
+    It ends once no open node may hold a better plan.
+    """
     until: list[float] = []
+    closed: list[bool] = []
 
     class Noting:
         def better(self, deadline: float) -> Iterator[EvaluatedPlan]:
@@ -187,6 +191,9 @@ def test_the_local_search_leaves_the_time_to_finish_the_result() -> None:
         def offer(self, plan: EvaluatedPlan) -> None:
             """Nothing starts from it."""
 
+        def close(self) -> None:
+            closed.append(True)
+
     questions = Spaces(MODEL, CLUSTER, JOB)
     search = PlanSearch(Limits(100.0), cluster_of=questions.cluster_of)
     search.improver = cast(improving.Improver, Noting())
@@ -194,3 +201,5 @@ def test_the_local_search_leaves_the_time_to_finish_the_result() -> None:
     search.submit(worst_plan(questions))
     search.search_locally()
     assert until[0] <= 100 - 90 + search.slack
+    assert closed
+    assert search.improver is None

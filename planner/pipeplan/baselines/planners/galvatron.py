@@ -18,7 +18,8 @@ layers alike, at one level of ZeRO: this module is asked once for each split and
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from functools import lru_cache
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -52,9 +53,15 @@ def least_extra(times: Array, keeps: Array, repeats: Array, room: int) -> int | 
     savings = keeps - repeats
     if need > savings.sum():
         return None
+    return _least_time(frozenset(Counter(zip(times.tolist(), savings.tolist(), strict=True)).items()), need)
+
+
+@lru_cache(maxsize=256)  # most stages hold equal layers
+def _least_time(layers: frozenset[tuple[tuple[int, int], int]], need: int) -> int:
+    """Return the least time that saves so many units; ``layers``: time and units of some layers, and their number."""
     best = np.full(need + 1, np.iinfo(np.int64).max // 2)  # [u]: least time that saves u units, or need and more
     best[0] = 0
-    for (time, saved), number in Counter(zip(times.tolist(), savings.tolist(), strict=True)).items():
+    for (time, saved), number in layers:
         for many in _bundles(number) if saved else ():
             taken, more = best + many * time, many * saved
             best[more:] = np.minimum(best[more:], taken[: max(need + 1 - more, 0)])
@@ -117,10 +124,10 @@ def arrange(
     found: tuple[Arrangement, ...] = ()
     for pipeline in even_pipelines("Galvatron", model, cluster, job, micro_batch, below):
         for boundaries in divisions(pipeline):
-            times = [stage_time(pipeline, a, b) for a, b in pairwise(boundaries)]
-            fitting = [time for time in times if time is not None]
+            times = (stage_time(pipeline, a, b) for a, b in pairwise(boundaries))
+            fitting = [time for time in takewhile(lambda time: time is not None, times) if time is not None]
             value = sum(fitting) + (pipeline.rounds - 1) * max(fitting, default=0.0)
-            if len(fitting) == len(times) and value < below:
+            if len(fitting) == len(pipeline.groups) and value < below:
                 below = value
                 found = (pipeline.arrangement(boundaries, value),)
     if not found:

@@ -279,8 +279,12 @@ class AggregateNode(Node):
         return submit(search, space, self.size, self.layout, problem, stages, bound, self._families)
 
     def _open(self, found: Iterable[Placed], alternating: bool | None) -> list[Node]:
-        """The nodes of device groups."""
-        return [DeviceGroupsNode(self.bound, space, groups, self.size, alternating) for space, groups in found]
+        """The nodes of device groups, which may be few devices of those that the bound counts."""
+        nodes: list[Node] = []
+        for space, groups in found:
+            alone = space.lower_bounds(self.size).of_stages((group[0].kind.name, len(group)) for group in groups)
+            nodes.append(DeviceGroupsNode(max(self.bound, alone), space, groups, self.size, alternating))
+        return nodes
 
     def _target(self, search: PlanSearch) -> Target:
         return at_once(search) if self.targets is None else self.targets.next_below(search, self.bound)

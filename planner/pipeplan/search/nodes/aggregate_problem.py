@@ -31,6 +31,11 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     if isinstance(space, MixedSpace):
         problem = joined(_of_every_team(space, size, layout, alternating), space.groups)
         problem = _with_shared_layers(space, problem, last[-1]) if last else problem
+    elif last:  # of the nodes of a tree
+        key = size, layout, alternating
+        if key not in space.problems:
+            space.problems[key] = _problem(space, size, layout, alternating)
+        problem = space.problems[key]
     else:
         problem = _problem(space, size, layout, alternating)
     problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))

@@ -21,7 +21,6 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import Any
 
 from pipeplan.core.cluster import Cluster, Node
 from pipeplan.core.splits import Mix, Split
@@ -31,7 +30,6 @@ from pipeplan.costs.sharding.question import MixedQuestion
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, device_classes, placements
 from pipeplan.search.space.space import Placed, Space
-from pipeplan_formulations.allocation import ChainAllocation
 
 MOST = REGIMES.mixed_fillings.most
 """Most ways to fill the nodes of which every one is tried for a row of modes; of more, one that packs the stages."""
@@ -61,8 +59,6 @@ class MixedSpace(Space):
         The group of each class.
     groups : tuple of tuple of int
         The classes of each group, of the ways that are open.
-    problems : dict
-        The allocation problems with a kind for each class, kept by those who make them.
     """
 
     def __init__(self, question: MixedQuestion, of: SpacesOf) -> None:
@@ -72,7 +68,6 @@ class MixedSpace(Space):
         others = (Space(question.model, cluster, replace(question.job, zero=(level,))) for level in levels[1:])
         self.question, self._of, self.levels = question, of, (self, *others)
         self.pools = tuple(each for each in device_classes(question.cluster) if each.per_node >= question.sizes[0])
-        self.problems: dict[Any, ChainAllocation] = {}
         number = {(each.kind.name, each.link): pool for pool, each in enumerate(self.pools)}
         place = [(number[each.kind.members, each.link], each.kind.team) for each in self.classes]
         self.teams = tuple(dict.fromkeys(place))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice, pairwise
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
 from pipeplan.search.space.shared_links import shared_link_loads, slower_pairs
+from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.partition import LinkResource
 
 FEW = REGIMES.listed_groups.most
@@ -70,6 +72,8 @@ class Space:
         The named families. Where ``free`` is set, also 1F1B with the counts of `InFlightBox.of`.
     any_order : bool
         Whether every order of one lane per device is searched too, on stages with equal numbers of replicas.
+    problems : dict
+        Allocation problems, kept by those who make them.
 
     Raises
     ------
@@ -104,6 +108,7 @@ class Space:
         # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
         names = tuple(dict.fromkeys(names if steps else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
+        self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
