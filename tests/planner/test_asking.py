@@ -13,6 +13,7 @@ from pipeplan import Job, Robust
 from pipeplan.cli.main import main
 from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.job import Recompute
+from pipeplan.frontend.workload import load_workload
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.io.model_file import write_model
@@ -336,3 +337,16 @@ def test_a_job_without_an_optimizer_stays_open_in_files() -> None:
     """The default is written to no file, because it depends on the model."""
     assert "optimizer" not in job_data(Job(8))
     assert job_from_data(job_data(Job(8)), "here") == Job(8, optimizer="") == Job(8, optimizer=None)  # type: ignore[arg-type]
+
+
+def test_a_workload_by_name_is_counted_and_keeps_its_name() -> None:
+    """``module:function`` stands for a model wherever one is named; it has its class's name, or the function's."""
+    pytest.importorskip("torch")
+    found = asked("pipeplan_executor.zoo:mlp", "4-v100-nvlink", 8, asker="solve")
+    assert found.model.name == "mlp"  # its class is torch's Sequential
+    assert not found.model.profiles
+    assert load_workload("helpers.captured_models:tiny_gnmt").name == "gnmt"
+    with pytest.raises(InputError, match=r"cannot import 'no\.such:model'"):
+        asked("no.such:model", "4-v100-nvlink", 8, asker="solve")
+    with pytest.raises(InputError, match="measure the model first: pipeplan profile"):
+        asked(pipeplan.Model("m", found.model.layers), None, 8, devices=2, asker="solve")

@@ -32,6 +32,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="cpu", help="cpu or cuda; meta: measure nothing, only count sizes and operations"
     )
+    parser.add_argument("--name", help="of the model in plans (the workload's own, or its module's class)")
     parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
     parser.add_argument(
@@ -74,7 +75,7 @@ def run(options: Namespace) -> int:
         group=options.group,
         front_end=options.front_end,
         precision=options.precision,
-        name=options.workload.partition(":")[2].partition("?")[0],
+        name=options.name,
     )
     write_model(model, options.output)
     text = f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}"

@@ -17,7 +17,11 @@ def add_questions(parser: ArgumentParser) -> None:
 def _add_devices(parser: ArgumentParser) -> None:
     """Add the model, and where it is trained."""
     add = group(parser, "model and cluster").add_argument
-    add("model", metavar="MODEL", help="a name in datasets/, or a file: ours, PipeDream graph.txt, ...")
+    add(
+        "model",
+        metavar="MODEL",
+        help="a name in datasets/, a file (ours, PipeDream graph.txt, …), module:function or hf:gpt2",
+    )
     add("cluster", metavar="CLUSTER", nargs="?", help="a name in datasets/, or a file")
     add("--devices", type=number, metavar="N", help="N equal devices of the profile's own speed")
     add("--bandwidth", metavar="RATE", help="of the links between --devices, like 1.25GB/s; free if left out")

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``show``."""
-    parser.add_argument("name", metavar="NAME", help="a name that `pipeplan list` prints, or a file of any kind")
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="a name that `pipeplan list` prints, a file of any kind, module:function or hf:gpt2",
+    )
 
 
 def run(options: Namespace) -> int:
@@ -37,6 +41,7 @@ def _found(name: str) -> Iterator[Iterator[str]]:
     from pipeplan.core.wording import hint
     from pipeplan.io.load import file_kind
     from pipeplan.io.series import series_model
+    from pipeplan.solve.question import is_code
 
     known = {kind: names(kind) for kind in KINDS}
     kinds = [kind for kind, own in known.items() if name in own]
@@ -44,6 +49,8 @@ def _found(name: str) -> Iterator[Iterator[str]]:
         kinds = ["models"]
     if kinds:
         yield from (BY_NAME[kind](name) for kind in kinds)
+    elif is_code(name):
+        yield _model(name)
     elif Path(name).is_file():
         yield FILES[file_kind(Path(name))](name)
     else:
@@ -55,8 +62,9 @@ def _found(name: str) -> Iterator[Iterator[str]]:
 
 def _model(name: str) -> Iterator[str]:
     from pipeplan.io.load import load_model
+    from pipeplan.solve.question import counted_model, is_code
 
-    model = load_model(name)
+    model = counted_model(name) if is_code(name) else load_model(name)
     yield model.headline
     yield from (f"  {note}" for note in model.notes)
     for tie in model.ties:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ class Workload:
         Tensor parallelism: by glob patterns of parameters' names, the axis along which they are sharded, or of which
         the groups are (`pipeplan.core.grouped_axis`). It is for ``pipeplan run --tensor-parallel``; plans with teams
         have their own.
+    name : str
+        The model's name in profiles and plans. Without one it is that of the module's class, or of the function if the
+        class is one of torch's own, like ``Sequential``.
 
     Examples
     --------
@@ -61,6 +64,7 @@ class Workload:
     loss: Callable[[Any, Any], Any]
     weight: Callable[[Any], float] | None = None
     shards: Mapping[str, ShardAxis] | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         if not hasattr(self.module, "named_parameters"):  # torch is not imported for that
@@ -95,7 +99,7 @@ def load_workload(spec: str, input_spec: str | None = None) -> Workload:
     import torch
 
     if spec.startswith(PREFIX):
-        return Workload(*pretrained_config(spec))
+        return Workload(*pretrained_config(spec), name=spec.removeprefix(PREFIX).partition("?")[0].rpartition("/")[2])
     name, colon, attribute = spec.partition(":")
     if not colon or not attribute:
         raise InputError(
@@ -112,7 +116,7 @@ def load_workload(spec: str, input_spec: str | None = None) -> Workload:
         raise InputError(f"{spec!r} is not a function; name one that builds and returns the model")
     built = build()
     if isinstance(built, Workload):
-        return built
+        return built if built.name else replace(built, name=_name(built.module, attribute))
     if not isinstance(built, torch.nn.Module):
         raise InputError(f"{spec!r} returned {type(built).__name__}; return a pipeplan.Workload or a torch.nn.Module")
     if input_spec is None:
@@ -120,7 +124,14 @@ def load_workload(spec: str, input_spec: str | None = None) -> Workload:
             f"{spec!r} returned a plain module; say what one sample looks like with --input, "
             "like --input float32:3x224x224 or --input int64:128@50257, or return a pipeplan.Workload"
         )
-    return Workload(built, _drawer(input_spec), lambda outputs, _: outputs.square().mean())
+    loss = lambda outputs, _: outputs.square().mean()  # noqa: E731
+    return Workload(built, _drawer(input_spec), loss, name=_name(built, attribute))
+
+
+def _name(module: Any, function: str) -> str:
+    """Return the name of the module's class, or of the function if that is one of torch's containers."""
+    kind = type(module)
+    return function if kind.__module__.startswith("torch.") else kind.__name__.lower()
 
 
 def _with_values() -> AbstractContextManager[object]:

@@ -9,6 +9,7 @@
 The program passes what the command line says to the same function, so both refuse alike, in the same words.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -64,7 +65,8 @@ def asked(
     Parameters
     ----------
     model : Model, str, Path or torch.nn.Module
-        A model, the name or the file of one, or a module, which is profiled on ``example_inputs``.
+        A model, the name or the file of one, or a module, which is profiled on ``example_inputs``. Of a workload's
+        name, ``'module:function'`` or ``'hf:gpt2'``, sizes and operations are counted on the meta device.
     cluster : Cluster, str or Path, optional
         A cluster, or the name or the file of one; None if ``model`` is a workload file with devices of its own, or with
         ``devices``.
@@ -128,12 +130,26 @@ def job_of(batch: Any, job: Any, options: Mapping[str, Any], model: Model | None
 
 
 def _model(model: Any, reading: Mapping[str, bool]) -> Model:
+    if is_code(model) and not reading:
+        return counted_model(model)
     if isinstance(model, str | Path):
         return load_model(model, **reading)
     own = require(model, Model)
     if reading:
         raise InputError(f"{', '.join(reading)}: options for reading a file, and {own.name} is read already")
     return own
+
+
+def is_code(model: Any) -> bool:
+    """Whether this is the name of a workload, ``'module:function'`` or ``'hf:gpt2'``."""
+    return isinstance(model, str) and re.fullmatch(r"hf:.+|[A-Za-z_][\w.]*:[A-Za-z_]\w*", model) is not None
+
+
+def counted_model(name: str) -> Model:
+    """Return a workload's model with sizes and operations and no profile, so that devices' peaks price it."""
+    from pipeplan.frontend.profile import profile_workload
+
+    return profile_workload(name, micro_batches=(1,), device="meta")
 
 
 def _cluster(cluster: Any, links: Mapping[str, Any]) -> Cluster:
@@ -147,7 +163,7 @@ def _cluster(cluster: Any, links: Mapping[str, Any]) -> Cluster:
 
 def _carried(model: Any, reading: Mapping[str, bool], links: Mapping[str, Any]) -> Cluster:
     """Return the cluster that a workload file contains."""
-    carried = load_carried_cluster(model, **reading) if isinstance(model, str | Path) else None
+    carried = load_carried_cluster(model, **reading) if isinstance(model, str | Path) and not is_code(model) else None
     if carried is None:
         raise InputError("say where to train: either a CLUSTER, or --devices N for N equal devices")
     if links:
@@ -158,7 +174,10 @@ def _carried(model: Any, reading: Mapping[str, bool], links: Mapping[str, Any]) 
 def _equal_devices(model: Model, devices: Any, bandwidth: Any = None, latency: Any = 0) -> Cluster:
     whole(devices, "--devices", 1, MOST_DEVICES)
     if not model.profiles:
-        raise InputError(f"--devices uses the speed of a profile, and {model.name} has none; name a CLUSTER")
+        raise InputError(
+            f"--devices uses the speed of a profile, and {model.name} has none; name a CLUSTER, or measure the model "
+            "first: pipeplan profile … -o model.yaml"
+        )
     rate = None if bandwidth is None else parse_bandwidth(bandwidth)
     return Cluster.uniform(devices, DeviceKind(name=model.profiled_devices[0]), Link(rate, parse_time(latency)))
 

@@ -96,7 +96,7 @@ def profile(
         Number of workers that run on this machine at once, the measured one included: the number of processes that
         will train here. The others run the same layers in the background, each with its own gradients.
     name : str, optional
-        Name of the model; otherwise the module's class.
+        Name of the model; otherwise the workload's, or the module's class.
     loss : callable, optional
         ``loss(outputs, targets) -> scalar tensor``. Its costs are added to the last layer, because the last stage
         computes it. Without it, backward starts from a gradient of ones.
@@ -145,9 +145,8 @@ def profile(
     _check_callbacks(on_progress=on_progress, on_refusal=on_refusal, loss=loss, weight=weight)
     known(device, "device", DEVICES)
     if isinstance(module, str):
-        name = module.partition(":")[2].partition("?")[0] if name is None else name
         workload = _built(partial(load_workload, module), device, on_refusal or _warn)
-        module, loss, weight = workload.module, workload.loss, workload.weight
+        module, loss, weight, name = workload.module, workload.loss, workload.weight, name or workload.name
         example_inputs = example_inputs or drawing(workload, seed=0)
     elif not isinstance(module, nn.Module):
         raise InputError(f"a torch.nn.Module, or 'module:function' that builds one, is needed, not {shown(module)}")
@@ -326,7 +325,8 @@ def _measure(
     workload = source if isinstance(source, Workload) else _built(source, how.get("device", "cpu"), on_refusal)
     lines: dict[str, Any] = {"on_progress": on_progress, "on_refusal": on_refusal}
     lines |= {"loss": workload.loss, "weight": workload.weight}
-    return profile(workload.module, drawing(workload, seed), **lines, **how)
+    named = {"name": how.get("name") or workload.name or None}
+    return profile(workload.module, drawing(workload, seed), **lines, **(how | named))
 
 
 def _built(build: Callable[[], Workload], device: str, on_note: Callable[[str], None]) -> Workload:
