@@ -349,4 +349,4 @@ def test_a_workload_by_name_is_counted_and_keeps_its_name() -> None:
     with pytest.raises(InputError, match=r"cannot import 'no\.such:model'"):
         asked("no.such:model", "4-v100-nvlink", 8, asker="solve")
     with pytest.raises(InputError, match="measure the model first: pipeplan profile"):
-        asked(pipeplan.Model("m", found.model.layers), None, 8, devices=2, asker="solve")
+        asked(found.model, None, 8, devices=2, asker="solve")
