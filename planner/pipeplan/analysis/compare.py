@@ -1,11 +1,12 @@
 """Comparison of every partitioner and the solver under every schedule family, in one table."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeplan.analysis.plug_ins import PlugIn, plugged_in
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, UndecidedError
 from pipeplan.core.job import Job
@@ -28,7 +29,7 @@ from pipeplan.search.scope import searched
 from pipeplan.search.space.space import default_schedules
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
-from pipeplan.solve.question import asked
+from pipeplan.solve.question import Question, asked
 from pipeplan_formulations.common.report import Stop
 from pipeplan_formulations.common.signals import listening, received
 
@@ -127,6 +128,7 @@ def compare(
     on_progress: OnProgress = lambda *_: None,
     on_family: Callable[[str], None] = lambda _: None,
     example_inputs: Any = None,
+    plug_ins: Sequence[PlugIn] = (),
     **options: Any,
 ) -> Comparison:
     """Solve once for each schedule family, and list the partitioners beside each result.
@@ -139,6 +141,9 @@ def compare(
         As in `pipeplan.solve`.
     on_family : callable
         Called with the name of each family before it is searched.
+    plug_ins : sequence
+        Partitioners, planners (or their functions) and schedule families of your own, for this call: see
+        `pipeplan.analysis.plug_ins`.
 
     Raises
     ------
@@ -157,55 +162,78 @@ def compare(
     require_callback(on_progress)
     require_callback(on_family, "on_family")
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="compare", **options)
-    model, cluster, job = question.model, question.cluster, question.job
-    spaces = Spaces(model, cluster, job)
-    families = job.schedules or default_schedules(cluster, job)
-    end = time.monotonic() + time_limit
-    results: dict[str, Result] = {}
-    refusals: dict[str, str] = {}
-    undecided: list[UndecidedError] = []
+    how = {"robust": robust, "gap": gap, "backend": backend, "workers": workers, "seed": seed}
+    with plugged_in(plug_ins) as (_, handed):
+        families = question.job.schedules or default_schedules(question.cluster, question.job)
+        if handed:
+            families = tuple(dict.fromkeys((*families, *handed)))
+            question = replace(question, job=replace(question.job, schedules=families))
+        spaces = Spaces(question.model, question.cluster, question.job)
+        return _table(question, spaces, _solved(question, spaces, families, time_limit, on_family, on_progress, how))
+
+
+@dataclass
+class _Found:
+    """Results by family, and reasons of those without one."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    undecided: list[UndecidedError] = field(default_factory=list)
+
+
+def _solved(
+    question: Question,
+    spaces: Spaces,
+    families: tuple[str, ...],
+    time_limit: float,
+    on_family: Callable[[str], None],
+    on_progress: OnProgress,
+    how: Mapping[str, Any],
+) -> _Found:
+    """Solve under each family, with an equal share of the remaining time for each."""
+    end, found = time.monotonic() + time_limit, _Found()
     proposals = Proposals(spaces.questions)
-    # each family gets an equal share of the remaining time
     for number, name in enumerate(families):
         if received():
-            refusals[name] = NOT_REACHED
-            undecided.append(UndecidedError(Stop.INTERRUPT, spaces.least))
+            found.refusals[name] = NOT_REACHED
+            found.undecided.append(UndecidedError(Stop.INTERRUPT, spaces.least))
             continue
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
-            own = replace(job, schedules=(name,))
             on_family(name)
-            results[name] = solve(
-                model,
-                cluster,
-                job=own,
+            found.results[name] = solve(
+                question.model,
+                question.cluster,
+                job=replace(question.job, schedules=(name,)),
                 time_limit=share,
-                robust=robust,
-                on_progress=on_progress,
                 proposals=proposals,
-                gap=gap,
-                backend=backend,
-                workers=workers,
-                seed=seed,
                 price_regular=False,
+                on_progress=on_progress,
+                **how,
             )
         except InfeasibleError as error:
-            refusals[name] = str(error)
+            found.refusals[name] = str(error)
         except UndecidedError as error:
-            refusals[name] = str(error)
-            undecided.append(error)
-    if not results:
-        if undecided:
-            raise undecided[0]
-        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(spaces))
-    # the bound over all families, and all rows by step time, those without plan last
-    bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
-    rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
-    rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
+            found.refusals[name] = str(error)
+            found.undecided.append(error)
+    return found
+
+
+def _table(question: Question, spaces: Spaces, found: _Found) -> Comparison:
+    """Return the bound over all families, and all rows by step time, those without plan last."""
+    if not found.results:
+        if found.undecided:
+            raise found.undecided[0]
+        refused = next(iter(found.refusals.values()))
+        raise InfeasibleError(refused if question.job.intra_layer else why_infeasible(spaces))
+    bounds = [result.bound for result in found.results.values()] + [error.bound for error in found.undecided]
+    rows = [row for name, result in found.results.items() for row in _rows(name, result, min(bounds))]
+    rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in found.refusals.items()]
     rows.sort(key=_order)
-    reach = with_divided_layers(searched(spaces)) if job.intra_layer else searched(spaces)
-    costs = question.stated(next(iter(results.values())).costs)
-    return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
+    reach = with_divided_layers(searched(spaces)) if question.job.intra_layer else searched(spaces)
+    costs = question.stated(next(iter(found.results.values())).costs)
+    names = question.model.name, question.cluster.name
+    return Comparison(*names, min(bounds), tuple(rows), found.results, reach, costs)
 
 
 def _order(row: Row) -> tuple[bool, int, bool]:

@@ -7,9 +7,9 @@ Reasons go to standard error.
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -88,8 +88,25 @@ def commands() -> list[Command]:
     """Commands of this package and of other packages' entry points, those `FIRST` that most people need."""
     own: list[Command] = [import_module(f"pipeplan.cli.{name}").command for name in OWN]
     announced = sorted(entry_points(group="pipeplan.commands"), key=lambda point: point.name)
-    known = {command.name: command for command in (*own, *(point.load() for point in announced))}
+    known = {command.name: command for command in own}
+    for point in announced:
+        command = _loaded(point, known)
+        known[command.name] = command
     return [known.pop(name) for name in FIRST if name in known] + list(known.values())
+
+
+def _loaded(point: EntryPoint, known: Mapping[str, Command]) -> Command:
+    """Return the command of an entry point; one that cannot be loaded says why when it is called."""
+    try:
+        command = point.load()
+        if isinstance(command, Command) and command.name not in known:
+            return command
+        why = "it is no pipeplan.cli.base.Command, or has the name of another one"
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    why = f"the command {point.name!r} of {point.value.partition('.')[0]} cannot be loaded: {why}"
+    name = f"{point.name}@{point.value}" if point.name in known else point.name
+    return Command(name, why, lambda one: one.set_defaults(broken=why), lambda _: 2)
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -128,6 +145,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options, unknown = parser(arguments).parse_known_args(arguments)
     try:
+        if broken := getattr(options, "broken", ""):
+            raise InputError(broken)
         _refuse(unknown, options)
         return int(options.run(options))
     except InputError as error:

@@ -45,7 +45,7 @@ def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     sizes = tuple(job.batch // count for count in job.micro_batches)
     sizes = sizes or available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
-    families = [family(name) for name in job.schedules] or list(FAMILIES.values())
+    families = [family(name) for name in job.schedules] or list(FAMILIES.own.values())
     families = [each for each in families if cluster.overlap in each.suits]
     prices = Prices(model, cluster, job)
     found = []

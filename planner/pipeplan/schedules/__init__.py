@@ -3,20 +3,25 @@
 `FAMILIES` give every stage devices of its own and support replicas. `PLACED` families choose the device of each stage,
 may put several stages on a device and may split backwards. To add one, write a file with a picture and ``FAMILIES``, a
 tuple of `Family` (``write`` and ``in_flight``) or of `PlacedFamily` (``orders``), and add its name to `_FILES` or
-`_PLACED_FILES`.
+`_PLACED_FILES`. Other packages announce a `Family` as an entry point ``pipeplan.schedules``; it is searched where it is
+named, and what it writes is checked each time.
 
 A family fixes the number of micro-batches that each stage holds. `one_forward_one_backward` writes the 1F1B lists for
 any numbers that do not deadlock.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
+from pipeplan.core.plug_ins import Registry
 from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
-from pipeplan.schedules.family import Family
+from pipeplan.schedules.family import Family, alternates, checked, refuse
 from pipeplan.schedules.placed import PlacedFamily
 
 __all__ = ["FAMILIES", "PLACED", "Family", "PlacedFamily", "family", "first_deadlock", "one_forward_one_backward"]
@@ -24,8 +29,26 @@ __all__ = ["FAMILIES", "PLACED", "Family", "PlacedFamily", "family", "first_dead
 _FILES = ("gpipe", "alternate")
 _PLACED_FILES = ("interleaved", "zero_bubble", "vee", "chimera")
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {each.name: each for file in _FILES for each in import_module(f"{__name__}.{file}").FAMILIES}
+
+def _adapted(found: Any, name: str, _: str) -> Family:
+    if not isinstance(found, Family):
+        raise InputError(f"it is no pipeplan.schedules.Family: {shown(found)}")
+    if found.name != name or alternates(name) or name in (*PLACED, "any", "found"):
+        raise InputError(
+            f"the family calls itself {found.name!r}: a name of its own is needed, without '1f1b' in front"
+        )
+    return checked(found)
+
+
+def _broken(name: str, why: str) -> Family:
+    return Family(name, partial(refuse, why=why), partial(refuse, why=why), frozenset(), why)
+
+
+FAMILIES: Registry[Family] = Registry(
+    "pipeplan.schedules",
+    (each for file in _FILES for each in import_module(f"{__name__}.{file}").FAMILIES),
+    _adapted,
+    _broken,
 )
 """Families of stages with devices of their own, by name; `pipeplan.solve` chooses from them."""
 

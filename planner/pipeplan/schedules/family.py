@@ -1,13 +1,15 @@
 """`Family`: a named generator of schedules, and the parts that all generators share."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from itertools import accumulate, pairwise
+from typing import NoReturn, TypeVar
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.validate import validate_schedule
 from pipeplan.core.validate.memory import most_in_flight
 
 Answer = TypeVar("Answer")
@@ -48,6 +50,62 @@ class Family:
     def alternates(self) -> bool:
         """Whether it is a 1F1B family: warm-up forwards, then a backward and a forward in turn, on one lane."""
         return alternates(self.name)
+
+
+def checked(family: Family) -> Family:
+    """Return the family of another package, of which all that it writes and states is checked."""
+    write, held = partial(_written, family=family), partial(_held, family=family)
+    return replace(family, write=write, in_flight=held, phases=False)
+
+
+def refuse(*_: object, why: str) -> NoReturn:
+    """Refuse to be used, for this reason."""
+    raise InputError(why)
+
+
+def _asked(family: Family, call: Callable[[Sequence[int], int], Answer], replicas: Sequence[int], many: int) -> Answer:
+    try:
+        return call(replicas, many)
+    except Exception as error:
+        raise _faulty(family, replicas, many, f"{type(error).__name__}: {error}") from error
+
+
+def _faulty(family: Family, replicas: Sequence[int], many: int, why: str) -> InputError:
+    return InputError(
+        f"schedule family {family.name!r}, for replicas {tuple(replicas)} and {many} micro-batches: {why}"
+    )
+
+
+def _written(replicas: Sequence[int], many: int, *, family: Family) -> Schedule:
+    """Return the schedule with reductions and updates: complete, without deadlock, holding no more than is stated."""
+    schedule, most = _asked(family, family.write, replicas, many), _held(replicas, many, family=family)
+    homes = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
+    try:
+        orders = [
+            (*(action for action in order if action.kind.per_micro_batch), *closing((stage,), replicas))
+            for (stage, _), order in zip(shares(replicas, many), schedule.orders, strict=True)
+        ]
+        schedule = replace(schedule, family=family.name, orders=tuple(orders))
+        validate_schedule(schedule, len(replicas), many, homes, ())
+    except (PipeplanError, AttributeError, TypeError, ValueError) as error:
+        raise _faulty(family, replicas, many, str(error)) from error
+    for stage, devices in enumerate(homes):
+        own = max(most_in_flight(schedule.orders[device], stage) for device in devices)
+        if own > most[stage]:
+            raise _faulty(
+                family, replicas, many, f"stage {stage} holds {own} micro-batches, and in_flight says {most[stage]}"
+            )
+    return schedule
+
+
+def _held(replicas: Sequence[int], many: int, *, family: Family) -> tuple[int, ...]:
+    """Return what each stage holds, as stated: whole numbers from 1 to the largest share of the micro-batches."""
+    most = tuple(map(int, _asked(family, family.in_flight, replicas, many)))
+    if len(most) != len(replicas) or not all(
+        1 <= held <= largest_share(r, many) for held, r in zip(most, replicas, strict=True)
+    ):
+        raise _faulty(family, replicas, many, f"in_flight says {most}: one number per stage, 1 to its share, is needed")
+    return most
 
 
 def family_of(schedule: Schedule, summary: str) -> Family:

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
+from pipeplan.analysis.plug_ins import PlugIn
 from pipeplan.analysis.sweep.experiment import Experiment, NamedModel, Search, Series
 from pipeplan.analysis.sweep.record import job_label
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
+from pipeplan.core.plug_ins import named
 from pipeplan.io.datasets import shipped
 from pipeplan.io.importers.pipedream import PROFILED
 from pipeplan.io.job_file import job_data
@@ -54,18 +56,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Question:
-    """A cell with its files read; heuristics that the table shows ``beside`` are always judged."""
+    """A cell with its files read, and what its caller plugged in; heuristics ``beside`` are always judged."""
 
     model: Model
     cluster: Cluster
     job: Job
     search: Search = field(default_factory=Search)
     beside: tuple[str, ...] = ()
+    plug_ins: tuple[PlugIn, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the answer may depend on, except the program itself."""
-        whole = [self.model.as_dict(), asdict(self.cluster), asdict(self.job), asdict(self.search)]
+        whole: list[object] = [self.model.as_dict(), asdict(self.cluster), asdict(self.job), asdict(self.search)]
+        whole += [named(each) for each in self.plug_ins]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -4,13 +4,15 @@ A finished cell is a file of its own, written whole. A second run reads these fi
 After a change of the experiment, only cells whose problem changed are solved again.
 """
 
+import pickle
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeplan.analysis.plug_ins import PlugIn, plugged_in
 from pipeplan.analysis.sweep.asked import experiment_of
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
@@ -75,6 +77,7 @@ def sweep(
     merged: tuple[Path, ...] | None = None,
     checked: bool = False,
     on_progress: OnProgress = lambda *_: None,
+    plug_ins: Sequence[PlugIn] = (),
     **options: Any,
 ) -> list[Record]:
     """Solve all cells, and return their records in the order of the experiment.
@@ -117,6 +120,9 @@ def sweep(
         The caller has checked the experiment (`pipeplan.analysis.sweep.faults`).
     on_progress : callable
         Called as ``on_progress(cell, record, kept)`` for every finished cell; ``kept``: an earlier run finished it.
+    plug_ins : sequence
+        Partitioners, planners (or their functions) and schedule families of your own, importable by the processes that
+        solve cells: see `pipeplan.analysis.plug_ins`. Families are searched where a job names them.
     **options
         Beside models and clusters fields of `Job`, ``backend`` and ``seed``; a list of values is an axis.
 
@@ -151,11 +157,26 @@ def sweep(
     require(experiment, Experiment)
     require(shard, Shard)
     experiment = experiment.limited(_one(time_limit, "time_limit"), _one(gap, "gap"))
-    if not checked:
-        require_sound(experiment, folders)
-    own = SweepFolder(own_folder, merged or ())
-    chosen = ladders(experiment, folders)[shard.number - 1 :: shard.count]
-    return _Sweep(chosen, own, folders, retry, merged is None, on_progress, experiment.beside).run(workers)
+    _require_importable(plug_ins)
+    with plugged_in(plug_ins) as (heuristics, _):
+        if not checked:
+            require_sound(experiment, folders)
+        own = SweepFolder(own_folder, merged or ())
+        chosen = ladders(experiment, folders)[shard.number - 1 :: shard.count]
+        asking = {"beside": (*experiment.beside, *heuristics), "plug_ins": tuple(plug_ins)}
+        return _Sweep(chosen, own, folders, retry, merged is None, on_progress, asking).run(workers)
+
+
+def _require_importable(plug_ins: Sequence[PlugIn]) -> None:
+    """Refuse what cannot be sent to the process of a cell."""
+    for each in plug_ins:
+        try:
+            pickle.dumps(each)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InputError(
+                f"a cell is solved in a process of its own, which has to import what is plugged in: {error}; write it "
+                "into a module"
+            ) from error
 
 
 def _one(value: Any, name: str) -> float | None:
@@ -182,9 +203,9 @@ class _Sweep:
         retry: bool,
         solves: bool,
         on_progress: OnProgress,
-        beside: tuple[str, ...] = (),
+        asking: Mapping[str, Any],
     ) -> None:
-        self._folder, self._data, self._beside = folder, data, beside
+        self._folder, self._data, self._asking = folder, data, asking
         self._retry, self._solves, self._on_progress = retry, solves, on_progress
         self._ladders = ladders
         self._records: list[list[Record]] = [[] for _ in self._ladders]
@@ -204,7 +225,7 @@ class _Sweep:
         """Advance a ladder past the cells that earlier runs finished, and start a worker for the next cell."""
         for cell in self._ladders[number]:
             try:
-                question = replace(ask(cell, self._data), beside=self._beside)
+                question = replace(ask(cell, self._data), **self._asking)
             except Exception as error:  # a file that changed since the beginning; the sweep goes on
                 self._enter(number, cell, without_plan(cell, "", "failed", error_text(error)))
                 return

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeplan.analysis.plug_ins import plugged_in
 from pipeplan.analysis.sweep.cell_file import write_cell
 from pipeplan.analysis.sweep.cells import Cell, Question
 from pipeplan.analysis.sweep.record import Figures, Outcome, Record
@@ -55,7 +56,8 @@ def _solved(cell: Cell, question: Question, plan: Path) -> Record:
     how: dict[str, Any] = {name: value for name, value in asdict(question.search).items() if name != "time"}
     try:
         how |= {"time_limit": question.search.time, "price_regular": False, "beside": question.beside}
-        result = solve(question.model, question.cluster, job=question.job, **how)
+        with plugged_in(question.plug_ins):
+            result = solve(question.model, question.cluster, job=question.job, **how)
         result.plan.save(plan)
     except InfeasibleError as error:
         return without_plan(cell, fingerprint, "infeasible", str(error))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NoReturn
 
 import numpy as np
 
@@ -15,6 +16,11 @@ MOST_LAYERS = 4_000
 
 class NotApplicable(PipeplanError):  # noqa: N818 (it is an answer, not a mistake)
     """A partitioner has no partition for this chain; the text gives the reason, with the numbers."""
+
+
+def refuse(*_: object, why: str) -> NoReturn:
+    """Have no plan, for this reason."""
+    raise NotApplicable(why)
 
 
 @dataclass(frozen=True, slots=True)

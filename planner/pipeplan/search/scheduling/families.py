@@ -26,7 +26,7 @@ def family_schedules(pipeline: Pipeline, micro_batches: int, split: Sequence[boo
     replicas = pipeline.replicas
     by_stage = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
     if _device_map(by_stage, pipeline.placement) is not None:
-        for family in FAMILIES.values():
+        for family in FAMILIES.own.values():
             if not family.two_lanes or pipeline.overlap in family.suits:
                 yield from mapped(family.write(replicas, micro_batches), by_stage, pipeline)
         for counts in sorted(set(_fitting_counts(pipeline, micro_batches))):

@@ -363,7 +363,7 @@ Placed = tuple[Space, StageDevices]
 
 def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
     """The families that suit the cluster; for the bottleneck, where all orders are equal, the one that holds least."""
-    suited = [each for each in FAMILIES.values() if cluster.overlap in each.suits]
+    suited = [each for each in FAMILIES.own.values() if cluster.overlap in each.suits]
     if job.objective is Objective.BOTTLENECK:
         replicas = (1,) * len(cluster.devices)
         return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
