@@ -14,6 +14,7 @@ from helpers.shared_data import ROOT
 from pipeplan.analysis.compare import compare
 from pipeplan.analysis.sweep.run import sweep
 from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.partitioners.uniform import deepspeed
 from pipeplan.baselines.planners import PLANNERS, Arrangement
 from pipeplan.cli.main import commands, main
 from pipeplan.core.cluster import Cluster
@@ -115,8 +116,8 @@ def test_a_sweep_judges_them_too(tmp_path: Path) -> None:
         (record,) = sweep(*places, job=JOB, folder=tmp_path / "out", plug_ins=plug_ins)  # type: ignore[arg-type]
         return dict(record.beside)
 
-    assert "head-alone" not in asked()
-    assert "head-alone" in asked(head_alone)
+    assert "deepspeed" not in asked()
+    assert "deepspeed" in asked(deepspeed)
 
 
 def test_a_sweep_refuses_what_processes_cannot_import(tmp_path: Path) -> None:
