@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from helpers.distributed import training_workers
+from helpers.distributed import data_workers, training_workers
 from helpers.distributed.together import Job
 from helpers.distributed.training_workers import LOW, Found, cases
 from helpers.quick import QUICK
@@ -24,7 +24,8 @@ class Results(NamedTuple):
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of these tests on this number of ranks."""
-    return {"everything": (training_workers.everything, ())} if world in WORLDS else {}
+    sharing: dict[str, Job] = {"sharing": (data_workers.shared_out, ())} if world == 2 else {}
+    return {"everything": (training_workers.everything, ()), **sharing} if world in WORLDS else {}
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,21 @@ def test_verification_allows_what_draws_and_weighs(results: Results) -> None:
     """Loss and gradients of a step equal the unsplit model's with dropout, in chains and graphs, and with weights."""
     assert set(results.errors) == {"dropped", "skipping", "padded", "uneven"}
     assert all(error <= EXACT for error in results.errors.values()), results.errors
+
+
+@pytest.mark.parametrize("name", data_workers.CASES)
+def test_ranks_load_their_share_of_a_dataset(ranks: Callable[[int], dict[str, Any]], name: str) -> None:
+    """Losses are those of whole batches; replicas load half of the samples each, and one rank logs and tracks."""
+    found = ranks(2)["sharing"][name]
+    assert found["losses"] == pytest.approx(found["expected"], rel=1e-6)
+    loaded = [set(rank["loaded"]) for rank in found["ranks"]]
+    every = data_workers.STEPS * found["batch"]
+    assert len(set.union(*loaded)) == every
+    assert [len(own) for own in loaded] == ([every // 2] * 2 if name == "replicas" else [every] * 2)
+    assert [rank["logs"] for rank in found["ranks"]] == [True, False]
+    assert [rank["rest"] for rank in found["ranks"]] == [data_workers.STEPS - 2] * 2
+    first, second = (rank["tracked"] for rank in found["ranks"])
+    assert not second
+    assert [numbers["loss"] for numbers in first] == found["losses"]
+    assert [numbers["step"] for numbers in first] == [1, 2, 3]
+    assert all(numbers["gradient_norm"] > 0 and numbers["learning_rate"] > 0 for numbers in first)

@@ -13,6 +13,7 @@ from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.inventory import parameter_names
 from pipeplan_executor.checkpoint.record import Record, read_record
 from pipeplan_executor.checkpoint.slices import model_key, optimizer_key, read, stored
+from pipeplan_executor.stages.weight_files import NEEDED
 
 
 def as_plain(path: str | Path) -> dict[str, Any]:
@@ -54,6 +55,43 @@ def as_plain(path: str | Path) -> dict[str, Any]:
         "kind": record.kind,
         "extra": record.extra,
     }
+
+
+def save_safetensors(path: str | Path, file: str | Path) -> None:
+    """Write the weights of a checkpoint as a safetensors file, for `transformers` and others; no processes are needed.
+
+    Weights that several names share are written once, and the file says which names those are, as safetensors' own
+    ``save_model`` does: ``load_model`` and ``from_pretrained`` tie them again.
+
+    Parameters
+    ----------
+    path : path
+        A checkpoint, or a folder of them, of which the latest is read.
+    file : path
+        Like ``'my-model/model.safetensors'``; it appears when all of it is written.
+
+    Raises
+    ------
+    InputError
+        If there is no complete checkpoint, or the package safetensors is missing.
+    """
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise InputError(NEEDED) from error
+    firsts: dict[int, str] = {}
+    written, shared = dict[str, Tensor](), {"format": "pt"}
+    for name, tensor in as_plain(path)["model"].items():
+        first = firsts.setdefault(id(tensor), name)
+        if first == name:
+            written[name] = tensor.contiguous()
+        else:
+            shared[name] = first
+    target = Path(file)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    save_file(written, part, metadata=shared)
+    part.replace(target)
 
 
 def _optimizer(record: Record, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -24,7 +24,11 @@ def configure(parser: ArgumentParser) -> None:
     what, steps, files = (group(parser, title) for title in ("plan and model", "steps", OUTPUT))
     steps.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
     what.add_argument("--seed", type=int, default=0, help="of weights and batches")
-    what.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
+    what.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="of the unsplit model: a state dict, safetensors (else drawn)",
+    )
     files.add_argument(
         "--trace", metavar="FILE", help="write predicted and measured time line for Perfetto; - prints it"
     )

@@ -19,6 +19,7 @@ from pipeplan.frontend.parameters import named_tensors
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.constructed import Constructed
 from pipeplan_executor.stages.seeds import derive
+from pipeplan_executor.stages.weight_files import opened_weights
 
 _NOTHING = {
     **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), torch.nan),
@@ -55,7 +56,7 @@ def values_of(
     seed : int
         Seed of tensors without values.
     weights : path, optional
-        A state-dict file of the unsplit model.
+        A state-dict file of the unsplit model, or what else `opened_weights` reads.
     dtype : torch.dtype, optional
         Converts floating-point tensors.
     shards : mapping of str to ParameterShard, optional
@@ -211,11 +212,8 @@ def _no_values(name: str, owner: nn.Module) -> PlanError:
 def _read(
     path: str | Path, wanted: Mapping[str, list[str]], known: Mapping[str, Tensor], lasting: set[str]
 ) -> dict[str, Tensor]:
-    """Read tensors from a state-dict file, which is memory-mapped; buffers that are never saved are left out."""
-    try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"cannot read weights from {path}: {error}") from error
+    """Read tensors from a file or a folder of them; buffers that are never saved are left out."""
+    state = opened_weights(path)
     found = {}
     for first, names in wanted.items():
         if lasting.isdisjoint(names):
@@ -223,8 +221,9 @@ def _read(
         name = next((each for each in names if each in state), None)
         if name is None:
             raise InputError(f"{path} has no {first}; it must hold the unsplit model's state_dict()")
-        if state[name].shape != known[first].shape:
-            there, expected = tuple(state[name].shape), tuple(known[first].shape)
+        value = state[name]
+        if value.shape != known[first].shape:
+            there, expected = tuple(value.shape), tuple(known[first].shape)
             raise InputError(f"{path}: {name} has shape {there}, the model needs {expected}")
-        found[first] = state[name]
+        found[first] = value
     return found

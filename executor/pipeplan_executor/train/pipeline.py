@@ -1,6 +1,7 @@
 """`Pipeline`: training under a plan on this rank, for a loop that calls `Pipeline.step`."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
-from pipeplan.frontend.batch import Batch, samples, split
+from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
@@ -31,10 +31,11 @@ from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_p
 from pipeplan_executor.stages.on_meshes import on_meshes
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
-from pipeplan_executor.stages.source import Source, converted
+from pipeplan_executor.stages.source import Source
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.stages.stage_module import evaluating
+from pipeplan_executor.train.data import Share, batches
 from pipeplan_executor.train.rank_stages import RankStages
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Pipeline:
         Seed of all random numbers (see `pipeplan_executor.stages.seeds`); of weights only if neither the workload's
         module nor ``weights`` has them.
     weights : path, optional
-        A state-dict file of the unsplit model.
+        A state-dict file of the unsplit model, a safetensors file, or a folder of them.
     dtype : torch.dtype, optional
         Converts floating-point weights and inputs.
     learning_rate : float
@@ -79,6 +80,9 @@ class Pipeline:
         with teams has both.
     evaluates : bool
         True if `evaluate` or `predict` will be called; otherwise a captured model is captured once, not twice.
+    on_step : callable, optional
+        Called on one rank after each `step` with its numbers by name, as trackers take them (``wandb.log``): ``step``,
+        ``loss``, ``step_time_s``, ``samples_per_s``, ``learning_rate``, with ``clip`` also ``gradient_norm``.
 
     Attributes
     ----------
@@ -122,6 +126,7 @@ class Pipeline:
         precision: str | None = None,
         tensor_parallel: TensorParallel | int | None = None,
         evaluates: bool = True,
+        on_step: Callable[[Mapping[str, float]], object] | None = None,
     ) -> None:
         wanted = declared(plan, tensor_parallel)
         processes = Processes.of(plan, wanted.size)
@@ -161,7 +166,9 @@ class Pipeline:
             numbered = zip(fitted.span(number), module.layers, strict=True)
             seed_layers([(place, layer) for place, layer in numbered if fitted.flow.draws[place]], self.moment)
         # their forward and backward, and the steps of the plan on this rank
+        self._on_step = on_step
         self._last = len(plan.stages) - 1
+        self._share = Share.of(plan, rank, weighted=self.workload.weight is not None)
         self._last_replicas = LastReplicas(plan.schedule, held.replicas.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)
@@ -215,6 +222,11 @@ class Pipeline:
         return self._last in self.numbers
 
     @property
+    def logs(self) -> bool:
+        """True on one rank only, which every plan has: the one that prints, and writes to trackers."""
+        return dist.get_rank() == 0
+
+    @property
     def accumulates(self) -> bool:
         """True if gradients of steps without update wait for one."""
         return not self._updates
@@ -225,15 +237,51 @@ class Pipeline:
         Parameters
         ----------
         inputs, targets : Batch or None
-            The whole batch: a tensor, or a tuple or dict of tensors, whose first axis counts samples. A rank without
-            the first (last) stage may pass None.
+            The whole batch: a tensor, or a tuple or dict of tensors, whose first axis counts samples; or the samples of
+            this rank's micro-batches alone, as `batches` yields them. A rank without the first (last) stage may pass
+            None.
         update : bool
             Use the gradients in an update and clear them. Otherwise they stay, and the next step adds to them; under
             ZeRO-1 each replica then has the sums of only its own share.
         weight : float
             Weight of this batch in the sum of gradients of several steps; the returned loss is not weighted.
         """
-        return self.shared_loss(self.compute(inputs, targets, update=update, weight=weight))
+        began = time.perf_counter()
+        loss = self.shared_loss(self.compute(inputs, targets, update=update, weight=weight))
+        if self._on_step is not None and self.logs:
+            self._on_step(self._numbers(loss, time.perf_counter() - began))
+        return loss
+
+    def _numbers(self, loss: float, seconds: float) -> dict[str, float]:
+        """Return what is known of the last step, by the names that trackers get."""
+        found = {"step": self.moment.step, "loss": loss, "step_time_s": seconds}
+        found["samples_per_s"] = self.plan.batch / seconds
+        groups = [each.optimizer.param_groups[0] for each in self.updates.optimizers.values() if each.optimizer]
+        if groups:
+            found["learning_rate"] = float(groups[0]["lr"])
+        if self.updates.norm is not None:
+            found["gradient_norm"] = float(self.updates.norm)
+        return found
+
+    def batches(
+        self, dataset: Any, *, seed: int = 0, epoch: int = 0, shuffle: bool = True, first: int = 0, **loading: Any
+    ) -> Iterator[tuple[Batch | None, Batch | None]]:
+        """Return the inputs and targets of an epoch's steps, of which this rank loads only what its stages read.
+
+        Parameters
+        ----------
+        dataset : torch.utils.data.Dataset
+            Its samples are pairs of inputs and targets, or ``collate_fn`` makes such a pair of several samples.
+        seed, epoch : int
+            The order depends on both, and is the same under every plan with steps of as many samples.
+        shuffle : bool
+            Otherwise the samples keep their order. What is left for no whole step is dropped.
+        first : int
+            Steps of the epoch that are left out, as an earlier run did them.
+        **loading
+            Options of `torch.utils.data.DataLoader`: ``collate_fn``, ``num_workers``, ``pin_memory`` …
+        """
+        return batches(self._share, dataset, seed=seed, epoch=epoch, shuffle=shuffle, first=first, **loading)
 
     def compute(
         self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0
@@ -369,16 +417,10 @@ class Pipeline:
             self.updates.update(action.stage)
 
     def _parts(self, batch: Batch | None, needed: bool) -> list[Batch | None]:
-        count, size = self.plan.micro_batches, self.plan.micro_batch
+        """Cut what a rank reads of a batch into micro-batches."""
         if not needed:
-            return [None] * count
-        found = None if batch is None else samples(batch)
-        if found != count * size:
-            raise PlanError(
-                f"this rank needs a batch of {count * size} samples ({count} micro-batches of {size}), not {found}; "
-                "drop the last, smaller batch of an epoch, or plan for its size too"
-            )
-        return list(split(converted(batch, self.dtype, self.device), size))
+            return [None] * self.plan.micro_batches
+        return self._share.parts(batch, self.dtype, self.device)
 
     def _weigh(self, targets: Sequence[Batch | None], weight: float = 1.0) -> list[float]:
         """Set and return the weight of each micro-batch's loss in the step; empty on ranks without the last stage."""

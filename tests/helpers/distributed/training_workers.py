@@ -488,10 +488,10 @@ def sharded_outputs() -> tuple[float, float, list[float]]:
     Two stages of one and two replicas, at level 3.
     """
     case = Case(dropped, (1, 2), recompute=True, micro_batches=8)
-    error = worst_error(replace(_plan(case), zero=3), case.build, SEED)
+    error = worst_error(replace(planned(case), zero=3), case.build, SEED)
     outputs, numbers = [], []
     for zero in (3, 0):
-        pipeline = Pipeline(replace(_plan(case), zero=zero), case.build, seed=SEED, dtype=torch.float64)
+        pipeline = Pipeline(replace(planned(case), zero=zero), case.build, seed=SEED, dtype=torch.float64)
         outputs.append(pipeline.predict(draw(pipeline.workload, pipeline.plan.batch, SEED, torch.float64)[0]))
         numbers.append(sum(local(parameter).numel() for parameter in pipeline.parameters()))
     everyone: list[float] = [0.0] * dist.get_world_size()
@@ -529,7 +529,7 @@ def events_of_a_step() -> list[list[str]]:
         found.append("end")
         return made
 
-    pipeline = Pipeline(with_buckets(_plan(Case(steep, (2,), micro_batches=3)), 1), steep)
+    pipeline = Pipeline(with_buckets(planned(Case(steep, (2,), micro_batches=3)), 1), steep)
     with (
         patch.object(Flat, "leave", leaving),
         patch.object(Flat, "reduce", reducing),
@@ -548,7 +548,7 @@ def read_alone() -> tuple[list[list[int]], float]:
     compares them with those of replicas that share out nothing.
     """
     case = Case(tiny_decoder, (2,), {"optimizer": sgd}, zero=1, bucket=2, gathered=3)
-    plan = replace(_plan(case), zero=1)
+    plan = replace(planned(case), zero=1)
     may_begin, gather = Event(), messages.gather_from_owners
 
     def waiting(*arguments: Any) -> None:
@@ -604,7 +604,7 @@ def verified() -> dict[str, float]:
 
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     """Train the pipeline and the plain model, and return both records and the difference of weights."""
-    workload, plan = case.build(), _plan(case)
+    workload, plan = case.build(), planned(case)
     group_size = dist.get_world_size() // len(plan.ranks)
     options = case.options if plan.team > 1 else {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero=case.zero), case.build, seed=SEED, dtype=dtype, **options)
@@ -636,7 +636,7 @@ def _layers(whole: nn.Module, inputs: Batch) -> Sequence[nn.Module]:
     return list(whole) if isinstance(whole, nn.Sequential) else capture_layers(whole, inputs).layers
 
 
-def _plan(case: Case) -> Plan:
+def planned(case: Case) -> Plan:
     module, names, held = blank_model(case.build)
     schedule = FAMILIES[case.schedule].write(case.replicas, case.micro_batches)
     plan = plan_for(
