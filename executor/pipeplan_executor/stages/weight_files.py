@@ -48,7 +48,8 @@ class _Safetensors(Mapping[str, Tensor]):
         self._files: dict[str, Any] = {}
         for file in files:
             opened = safe_open(file, framework="pt")
-            self._files |= dict.fromkeys(opened.keys(), opened)
+            names: list[str] = opened.keys()  # type: ignore[no-untyped-call]
+            self._files |= dict.fromkeys(names, opened)
 
     def __getitem__(self, name: str) -> Tensor:
         tensor: Tensor = self._files[name].get_tensor(name)

@@ -224,7 +224,7 @@ class Pipeline:
     @property
     def logs(self) -> bool:
         """True on one rank only, which every plan has: the one that prints, and writes to trackers."""
-        return dist.get_rank() == 0
+        return int(dist.get_rank()) == 0
 
     @property
     def accumulates(self) -> bool:
