@@ -52,4 +52,4 @@ def test_it_shows_both_answers_on_one_screen(
     assert "data-parallel" in short.split("does not fit")[1]
     plans = [Plan.load(tmp_path / name) for name in ("spare.json", "short.json")]
     assert [len(plan.stages) for plan in plans] == [1, 2]
-    assert {path.name for path in tmp_path.iterdir()} >= {"demo.svg", "cluster.yaml", "decoder.yaml"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"demo.svg", "demo.html", "cluster.yaml", "decoder.yaml"}

@@ -17,9 +17,13 @@ def run(options: Namespace) -> int:
     """Run the demonstration."""
     from pathlib import Path
 
-    from pipeplan_executor.cli.demo_run import demonstrate
+    from pipeplan.report.page.chart import require_plotly
+    from pipeplan.report.plot.library import require_matplotlib
+    from pipeplan_executor.cli.demo_run import PAGE, demonstrate
 
     try_outputs(options, folders=("output",))
+    require_matplotlib()
+    require_plotly(Path(PAGE))
     demonstrate(Path(options.output), options.model, options.batch, options.steps)
     return 0
 

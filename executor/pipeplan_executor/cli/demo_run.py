@@ -9,7 +9,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from textwrap import indent
@@ -26,6 +26,8 @@ from pipeplan.core.wording import counted, zero_suffix
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
+from pipeplan.report.page.pages import solve_page
+from pipeplan.report.page.sections.time_line import time_lines
 from pipeplan.report.plot.gantt import save_gantt
 from pipeplan.report.trace import write_trace
 from pipeplan.search.heuristics import ranked
@@ -43,6 +45,7 @@ OPTIMIZER = "adam"
 SOLVE_SECONDS = 30.0
 SHORT = 0.64
 """Limit where memory is short, as a share of what the first answer takes beside the runtime of its processes."""
+PAGE = "demo.html"
 COLUMNS = 100
 """Columns of the text."""
 
@@ -87,8 +90,9 @@ def demonstrate(folder: Path, name: str, batch: int, steps: int) -> None:
     print(f"\n3. Predicted beside measured: {PROCESSES} processes, median of {counted(steps, 'step')}.")
     print(_measurements(ran))
     _write_pictures(folder, ran, limit)
+    _write_page(folder, ran)
     print(
-        f"\nIn {folder}/: demo.svg (both plans, predicted and measured, with their memory), the model, the\n"
+        f"\nOpen {folder}/{PAGE}: both plans, predicted and measured. Beside it: demo.svg, the model, the\n"
         "cluster, the plans, and traces for ui.perfetto.dev."
     )
 
@@ -213,3 +217,11 @@ def _write_pictures(folder: Path, ran: Sequence[Ran], limit: int) -> None:
     save_gantt(folder / "demo.svg", lines, limits=[limit] * PROCESSES, title=f"{plan.model} on {plan.cluster}")
     for each in ran:
         write_trace(folder / f"{each.name.split()[-1]}.trace.json", each.timelines)
+
+
+def _write_page(folder: Path, ran: Sequence[Ran]) -> None:
+    """Write a page of the last answer, which begins with the time lines of both."""
+    lines = [(label, each.result.plan, line) for each in ran for label, line in each.timelines.items()]
+    both = replace(time_lines(lines, "both"), title="Both plans, predicted and measured")
+    page = solve_page(ran[-1].result)
+    replace(page, sections=[both, *page.sections]).save(folder / PAGE)

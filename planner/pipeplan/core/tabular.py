@@ -72,17 +72,19 @@ class Table:
         columns = list(zip(tuple(self.columns), *self._shown(), strict=True))
         right = [self._numeric(n) for n in range(len(columns))]
         sizes = [max(map(len, column)) for column in columns]
-        kept, below, most = list(range(len(columns))), False, width or 0
+        every = list(range(len(columns)))
+        kept, below = every, False
         if width is not None:
             least = min(sizes[-1], LEAST)
-            narrow = self._narrowed(kept, lambda some: _begin(sizes, some) + least <= most)
-            below = _begin(sizes, narrow) + least > most
-            kept = self._narrowed(kept, lambda some: _begin(sizes, some) - 2 <= most) if below else narrow
+            kept = self._narrowed(every, lambda some: _begin(sizes, some) + least <= width)
+            below = _begin(sizes, kept) + least > width
+            if below:
+                kept = self._narrowed(every, lambda some: _begin(sizes, some) - 2 <= width)
         begin, last = _begin(sizes, kept), sizes[-1]
-        room = last if width is None else most - begin
+        room = last if width is None else width - begin
         lines = []
         for *firsts, end in zip(*(columns[n] for n in kept), strict=True):
-            ends = [end] if not below and room >= last else wrap(end, most - 4 if below else room) or [""]
+            ends = [end] if not below and room >= last else wrap(end, (width or 0) - 4 if below else room) or [""]
             heads = firsts if below else [*firsts, ends.pop(0)]
             cells = (
                 cell.rjust(sizes[n]) if right[n] else cell.ljust(sizes[n]) for n, cell in zip(kept, heads, strict=False)
@@ -108,8 +110,9 @@ class Table:
 
     def as_html(self, caption: str) -> str:
         """Return a table of HTML below a caption."""
-        head = _html_row("th", self.columns)
-        body = "".join(_html_row("td", row) for row in self._shown())
+        right = [' class="number"' * self._numeric(n) for n in range(len(self.columns))]
+        head = _html_row("th", self.columns, [f' scope="col"{side}' for side in right])
+        body = "".join(_html_row("td", row, right) for row in self._shown())
         return f"<table><caption>{escape(caption)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def to_pandas(self) -> Any:
@@ -183,8 +186,9 @@ class Tabular:
         return self.table().as_html(self.headline)
 
 
-def _html_row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _html_row(tag: str, cells: Iterable[str], attributes: Iterable[str]) -> str:
+    pairs = zip(cells, attributes, strict=True)
+    return f"<tr>{''.join(f'<{tag}{more}>{escape(cell)}</{tag}>' for cell, more in pairs)}</tr>"
 
 
 def _column_name(heading: str, unit: Unit) -> str:
