@@ -1,4 +1,4 @@
-"""`plugged_in`: partitioners, planners and schedule families of the caller, for the time of one call."""
+"""`plugged_in`: partitioners, planners, schedule families and collectives of the caller, for the time of one call."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,10 +10,12 @@ from pipeplan.baselines.planners import PLANNERS, BaselinePlanner
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown
 from pipeplan.core.plug_ins import Registry, named
+from pipeplan.costs.collectives import COLLECTIVES
 from pipeplan.schedules import FAMILIES, Family
 
 PlugIn = Partitioner | BaselinePlanner | Family | Callable[..., Any]
-"""A function of (chain, micro-batches) is a partitioner, one of (model, cluster, job, micro-batch) a planner."""
+"""A function of (chain, micro-batches) is a partitioner, one of (model, cluster, job, micro-batch) a planner, and a
+class of (replicas, link) a collective."""
 
 
 @contextmanager
@@ -32,13 +34,14 @@ def plugged_in(plug_ins: Sequence[PlugIn]) -> Iterator[tuple[tuple[str, ...], tu
         for each in plug_ins:
             name, registry = named(each), _registry(each)
             stack.enter_context(registry.handing(each, name))
-            (families if isinstance(each, Family) else heuristics).append(name)
+            if registry is not COLLECTIVES:
+                (families if registry is FAMILIES else heuristics).append(name)
         yield tuple(heuristics), tuple(families)
 
 
 def _registry(found: PlugIn) -> Registry[Any]:
-    if isinstance(found, Family):
-        return FAMILIES
+    if isinstance(found, Family | type):
+        return FAMILIES if isinstance(found, Family) else COLLECTIVES
     if isinstance(found, Partitioner | BaselinePlanner):
         return PARTITIONERS if isinstance(found, Partitioner) else PLANNERS
     arguments = len(signature(found).parameters) if callable(found) else 0

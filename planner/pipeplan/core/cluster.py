@@ -152,6 +152,8 @@ class Link:
     nanoseconds more, as libraries pack and unpack a layer's parameters, and wait. They run beside the computation if
     ``unit_overlap`` is true; torch waits for each of them on CPUs.
 
+    ``collective`` names the algorithm that sums over this link where it is a group's slowest (`costs.collectives`).
+
     Examples
     --------
     >>> pipeplan.Link(bandwidth=25 * 10**9, latency=5_000).bandwidth  # 25 GB/s, 5 us
@@ -164,8 +166,10 @@ class Link:
     unit_overhead: int = 0
     unit_efficiency: float = 1.0
     unit_overlap: bool = True
+    collective: str = "ring"
 
     def __post_init__(self) -> None:
+        each_a((self.collective,), str, "collective of a link")
         real(self.collective_efficiency, "collective_efficiency", above=True)
         real(self.unit_efficiency, "unit_efficiency", above=True)
         whole(self.unit_overhead, "unit_overhead of a link")

@@ -1,17 +1,24 @@
 """All-reduce collectives: times of summing gradients over the replicas of a stage.
 
-Gradients are priced with `all_reduce`. Another algorithm is a class like `Ring`, in a file of its own, named there.
+Gradients are priced with `all_reduce`, by the algorithm that the slowest link of a group names. Another algorithm is a
+class like `Ring`: one of `OWN`, or of another package's entry point ``pipeplan.collectives``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.cluster import Link
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
+from pipeplan.core.plug_ins import Registry
+from pipeplan.core.wording import hint
 
 
 class Collective(Protocol):
@@ -56,6 +63,7 @@ class Ring:
     share of it that was measured for collectives.
     """
 
+    name: ClassVar[str] = "ring"
     replicas: int
     link: Link
     ways: int = 2
@@ -95,8 +103,59 @@ class Ring:
         return self.base + max(self.link.in_collectives.occupancy(moved) - 1, 0)
 
 
-all_reduce: Callable[[int, Link], Collective] = Ring
-"""The collective of ``(replicas, link)`` that sums gradients."""
+OWN: tuple[Callable[[int, Link], Collective], ...] = (Ring,)
+"""Pipeplan's own algorithms."""
+TRIED = 10**6
+"""Bytes with which an algorithm of another package is tried."""
+
+
+def _adapted(found: Any, name: str, _: str) -> Callable[[int, Link], Collective]:
+    """Return an algorithm whose bounds hold over 2 to 9 replicas, as far as that can be tried."""
+    if not callable(found):
+        raise InputError(f"it is no class of (replicas, link) with the members of Collective: {shown(found)}")
+    tried: list[Collective] = [found(replicas, Link(10**9, 1000, collective=name)) for replicas in range(2, 10)]
+    takes = [alone(each, TRIED) for each in tried]
+    for number, each in enumerate(tried):
+        bound, least = each.lower_bound(TRIED), min(takes[number:])
+        if bound > least:
+            raise InputError(
+                f"lower_bound of {TRIED} bytes over {number + 2} replicas is {bound} ns, and {least} ns are enough"
+            )
+        times = each.times(np.array([1, TRIED, 2 * TRIED], np.int64)).tolist()
+        if times[0] < 1 or any(later < earlier for earlier, later in pairwise(times)):
+            raise InputError(
+                f"times of 1, {TRIED} and twice as many bytes are {times}; they are positive and never fall"
+            )
+        if each.one_way.base > each.base:
+            raise InputError(
+                f"one_way of {number + 2} replicas has a base of {each.one_way.base} ns, more than {each.base}"
+            )
+    made: Callable[[int, Link], Collective] = found
+    return made
+
+
+def _broken(_: str, why: str) -> Callable[[int, Link], Collective]:
+    return partial(_refuse, why=why)
+
+
+def _refuse(*_: object, why: str) -> NoReturn:
+    raise InputError(why)
+
+
+COLLECTIVES: Registry[Callable[[int, Link], Collective]] = Registry("pipeplan.collectives", OWN, _adapted, _broken)
+"""Algorithms by the names that links use."""
+
+
+def all_reduce(replicas: int, link: Link) -> Collective:
+    """Return the collective that sums gradients over so many replicas, whose slowest link this is."""
+    if link.collective == Ring.name:
+        return Ring(replicas, link)
+    if link.collective not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        raise InputError(
+            f"collective {link.collective!r} of a link is not known{hint(link.collective, COLLECTIVES)}; known: {known}"
+        )
+    return COLLECTIVES[link.collective](replicas, link)
 
 
 def alone(collective: Collective, size: int) -> int:

@@ -172,6 +172,8 @@ class LinkEntry(Strict):
     """Share of the bandwidth of an all-reduce that these reach."""
     unit_overlap: bool = True
     """Whether they run beside computation."""
+    collective: str = "ring"
+    """Algorithm of an all-reduce over it: ring, or one that is plugged in."""
 
     def link(self) -> Link:
         """Return the link that this entry describes."""
@@ -315,5 +317,6 @@ def _link_data(link: Link) -> Row:
             unit_overhead=written_time(link.unit_overhead) if link.unit_overhead else None,
             unit_efficiency=None if link.unit_efficiency == 1.0 else link.unit_efficiency,
             unit_overlap=None if link.unit_overlap else False,
+            collective=None if link.collective == "ring" else link.collective,
         )
     )

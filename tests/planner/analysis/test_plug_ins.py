@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.instances import equal_devices, fat_head
+from helpers.instances import equal_devices, fat_head, model_of
 from helpers.shared_data import ROOT
 from pipeplan.analysis.compare import compare
 from pipeplan.analysis.sweep.run import sweep
@@ -17,16 +17,18 @@ from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.partitioners.uniform import deepspeed
 from pipeplan.baselines.planners import PLANNERS, Arrangement
 from pipeplan.cli.main import commands, main
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plug_ins import Registry
 from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import Chain
+from pipeplan.costs.collectives import Ring
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
 from pipeplan.schedules import FAMILIES, Family
+from pipeplan.search.result import Result
 from pipeplan.solve import solve
 
 
@@ -54,6 +56,34 @@ def _all_of_them(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]
 
 def _one(replicas: Sequence[int], _: int) -> tuple[int, ...]:
     return (1,) * len(replicas)
+
+
+class Star(Ring):
+    """Every replica sends all bytes to the first one, which sends the sums back: no more than a ring's latency."""
+
+    name = "star"
+
+    @property
+    def base(self) -> int:
+        """Nanoseconds of latency there and back."""
+        return self.ways * self.link.latency
+
+    def _time(self, size: int) -> int:
+        return max(self.ways * (self.replicas - 1) * self.link.occupancy(size), 1) if size else 0
+
+    def lower_bound(self, size: int) -> int:
+        """Return what there and back take."""
+        return self.base + self.ways * (self.replicas - 1) * self.link.occupancy(size)
+
+
+class Boasting(Star):
+    """A star whose bound is above its times."""
+
+    name = "boasting"
+
+    def lower_bound(self, size: int) -> int:
+        """Return more than it takes."""
+        return 2 * super().lower_bound(size)
 
 
 FLUSH = Family("flush", _gpipe, _all_of_them, frozenset(), "all forwards, then all backwards")
@@ -118,6 +148,26 @@ def test_a_sweep_judges_them_too(tmp_path: Path) -> None:
 
     assert "deepspeed" not in asked()
     assert "deepspeed" in asked(deepspeed)
+
+
+def test_links_name_a_collective() -> None:
+    """Gradients are summed by the algorithm that the link names: a star gains where latency counts, and is bounded."""
+
+    model = model_of([100_000] * 4, parameters=[2**20] * 4, sizes=(1, 2))
+
+    def best(collective: str) -> Result:
+        cluster = equal_devices(4, link=Link(10**12, 100_000, collective=collective))
+        job = Job(8, optimizer="sgd", zero=(0,), depths=(1,), replicas=(4,))
+        found = compare(model, cluster, job=job, plug_ins=[Star], time_limit=20).best
+        assert found.status == "optimal"
+        return found
+
+    ring, star = best("ring"), best("star")
+    assert star.value < ring.value
+    with pytest.raises(InputError, match="collective 'stair' of a link is not known; did you mean 'star'"):
+        best("stair")
+    with pytest.raises(InputError, match="lower_bound of 1000000 bytes over 2 replicas"):
+        compare(fat_head(), equal_devices(2), job=JOB, plug_ins=[Boasting])
 
 
 def test_a_sweep_refuses_what_processes_cannot_import(tmp_path: Path) -> None:
