@@ -7,6 +7,7 @@
                                  data parallelism      the heuristics
 """
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from pipeplan.search.heuristics import ranked
 from pipeplan.search.result import Result
 from pipeplan.solve import solve
 from pipeplan_executor.calibrate.machine import describe_machine
+from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.train.report import RunReport, predicted_peak
 from pipeplan_executor.train.runner import run
 from pipeplan_executor.train.verdict import check_verdict
@@ -45,6 +47,8 @@ OPTIMIZER = "adam"
 SOLVE_SECONDS = 30.0
 SHORT = 0.64
 """Limit where memory is short, as a share of what the first answer takes beside the runtime of its processes."""
+BUSY = 0.75
+"""Programs that are running beside as many as there are cores, by which steps take visibly longer."""
 PAGE = "demo.html"
 COLUMNS = 100
 """Columns of the text."""
@@ -89,6 +93,8 @@ def demonstrate(folder: Path, name: str, batch: int, steps: int) -> None:
     ran.append(_run("memory short", short, folder / "short.json", name, steps))
     print(f"\n3. Predicted beside measured: {PROCESSES} processes, median of {counted(steps, 'step')}.")
     print(_measurements(ran))
+    if (load := os.getloadavg()[0]) > cores() + BUSY:
+        print(f"   Other programs ran too (load {load:.1f} on {counted(cores(), 'core')}), so steps took longer.")
     _write_pictures(folder, ran, limit)
     _write_page(folder, ran)
     print(
