@@ -50,6 +50,7 @@ SHORT = 0.64
 BUSY = 0.75
 """Programs that are running beside as many as there are cores, by which steps take visibly longer."""
 PAGE = "demo.html"
+MIB = 2**20
 COLUMNS = 100
 """Columns of the text."""
 
@@ -86,7 +87,7 @@ def demonstrate(folder: Path, name: str, batch: int, steps: int) -> None:
     ran = [_run("memory to spare", spare, folder / "spare.json", name, steps)]
     # the same model under a limit that this plan does not meet
     needed, runtime = max(spare.timeline.peaks), cluster.devices[0].kind.runtime
-    limit = runtime + round(SHORT * (needed - runtime))
+    limit = round((runtime + SHORT * (needed - runtime)) / MIB) * MIB
     print(f"\n2. Memory short: {format_bytes(limit)} per device, and the plan above needs {format_bytes(needed)}.")
     short = _answered(model, cluster, Job(batch=batch, optimizer=OPTIMIZER, memory=limit))
     print(_heuristics(short))
