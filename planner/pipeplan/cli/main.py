@@ -104,7 +104,7 @@ def _loaded(point: EntryPoint, known: Mapping[str, Command]) -> Command:
         why = "it is no pipeplan.cli.base.Command, or has the name of another one"
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    why = f"the command {point.name!r} of {point.value.partition('.')[0]} cannot be loaded: {why}"
+    why = f"the command {point.name!r} of {point.value.partition(':')[0]} cannot be loaded: {why}"
     name = f"{point.name}@{point.value}" if point.name in known else point.name
     return Command(name, why, lambda one: one.set_defaults(broken=why), lambda _: 2)
 

@@ -234,4 +234,4 @@ def test_a_broken_command_breaks_no_other(monkeypatch: pytest.MonkeyPatch, capsy
     assert "mine" in {command.name for command in commands()}
     assert main(["list", "schedules"]) == 0
     assert main(["mine", "--whatever", "3"]) == 2
-    assert "the command 'mine' of no cannot be loaded: ModuleNotFoundError" in capsys.readouterr().err
+    assert "the command 'mine' of no.such.package cannot be loaded: ModuleNotFoundError" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def _adapted(found: Any, name: str, source: str) -> Partitioner:
         return found
     if not callable(found):
         raise InputError(f"it is neither a Partitioner nor a function of a chain and micro-batches: {shown(found)}")
-    return Partitioner(name, summary_of(found), f"plugged in by {source}", found)
+    return Partitioner(name, summary_of(found), f"{source}, plugged in", found)
 
 
 def _broken(name: str, why: str) -> Partitioner:

@@ -30,7 +30,7 @@ def _adapted(found: Any, name: str, source: str) -> BaselinePlanner:
         raise InputError(
             f"it is neither a BaselinePlanner nor a function of model, cluster, job and micro-batch: {shown(found)}"
         )
-    return BaselinePlanner(name, summary_of(found), f"plugged in by {source}", (), found)
+    return BaselinePlanner(name, summary_of(found), f"{source}, plugged in", (), found)
 
 
 def _broken(name: str, why: str) -> BaselinePlanner:
