@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeplan.analysis.plug_ins import PlugIn, plugged_in
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.errors import InfeasibleError, UndecidedError
-from pipeplan.core.job import Job
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.perturbation import Robust
@@ -20,6 +20,7 @@ from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.fpga import with_divided_layers
+from pipeplan.schedules import FAMILIES
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import ranked
@@ -204,7 +205,7 @@ def _solved(
             found.results[name] = solve(
                 question.model,
                 question.cluster,
-                job=replace(question.job, schedules=(name,)),
+                job=_under(question.job, name),
                 time_limit=share,
                 proposals=proposals,
                 price_regular=False,
@@ -216,6 +217,10 @@ def _solved(
         except UndecidedError as error:
             found.refusals[name] = str(error)
             found.undecided.append(error)
+        except InputError as error:
+            if len(families) == 1:
+                raise
+            found.refusals[name] = str(error)  # beside others `solve` leaves it out
     return found
 
 
@@ -234,6 +239,13 @@ def _table(question: Question, spaces: Spaces, found: _Found) -> Comparison:
     costs = question.stated(next(iter(found.results.values())).costs)
     names = question.model.name, question.cluster.name
     return Comparison(*names, min(bounds), tuple(rows), found.results, reach, costs)
+
+
+def _under(job: Job, name: str) -> Job:
+    """The job under one family, at those levels of ZeRO that run it, as where `solve` has several families."""
+    lanes = name in FAMILIES and FAMILIES[name].two_lanes
+    levels = tuple(level for level in job.zero if not lanes or level < SHARDED)
+    return replace(job, schedules=(name,), zero=levels or job.zero)
 
 
 def _order(row: Row) -> tuple[bool, int, bool]:

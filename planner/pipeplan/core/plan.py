@@ -245,7 +245,7 @@ class Plan(Tabular):
     @property
     def proof(self) -> str:
         """What was proved of that time, in words; of a hand-written plan that no search has it is nothing."""
-        if not self.bound:
+        if not self.bound and self.value:  # no time at all needs no proof
             return "no bound was proved for it"
         return f"proven bound {format_time(self.bound)}, gap {1 - self.bound / self.value if self.value else 0.0:.2%}"
 

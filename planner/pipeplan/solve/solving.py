@@ -14,7 +14,7 @@ from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.perturbation import Robust
 from pipeplan.core.plan import Plan
-from pipeplan.core.searched import Searched
+from pipeplan.core.searched import OTHER_WIDTHS, UNLIKE_NODES, Searched
 from pipeplan.core.splits import Mix
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
@@ -121,7 +121,9 @@ class Solving:
         self._require_plan()
 
     def first_plan(self) -> Plan | None:
-        """Search until there is any plan, without heuristics; None if none was found: see `refuted`.
+        """Search until there is any plan; None if none was found: see `refuted`.
+
+        Heuristics are asked only where they may place a plan that no listed one is, and no listed one fits.
 
         Raises
         ------
@@ -136,6 +138,8 @@ class Solving:
         if search.incumbent is None and search.stop is not Stop.INTERRUPT:
             search.resume()
             search.run()
+        if self.refuted and {UNLIKE_NODES, OTHER_WIDTHS} & {*searched(self.spaces).not_searched}:
+            self._begin_heuristics(after=False)
         if search.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         return None if search.incumbent is None else self._plan(search.incumbent)

@@ -80,3 +80,13 @@ def test_the_table_has_one_line_per_method(capsys: pytest.CaptureFixture[str]) -
     assert found.lines(3) == lines[:3]
     show(found, 3)
     assert f"{len(found.rows) - 3} more lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("levels", [(3,), (0, 3)])
+def test_a_family_that_no_level_of_zero_runs_is_left_out(levels: tuple[int, ...]) -> None:
+    """Of what `solve` answers there is a comparison too, with its bound; a family's row has the levels that run it."""
+    job = Job(4, schedules=("gpipe", "fbp-as"), zero=levels)
+    asked = tiny_chain(), equal_devices(2, overlap="stream"), job
+    table, answer = compare(*asked, time_limit=10), solve(asked[0], asked[1], job=job, time_limit=10)
+    assert table.bound == answer.bound == answer.value == table.best.value
+    assert ("fbp-as" in table.results) == (0 in levels)

@@ -92,6 +92,21 @@ def test_operators_without_loops_are_named() -> None:
     assert "a team of 4 leaves whole what it does not divide: 2 samples (2 does)" in str(odd)
 
 
+def test_a_passed_input_meets_a_layer_without_known_operators() -> None:
+    """A mask of the model, read and passed on by a layer, has its axes too in one of which nothing is known."""
+    masked = block()
+    add = masked.operators[-1]
+    masks = {"add": replace(add, reads={**add.reads, "mask": ("token", "feature")})}
+    operators = tuple(masks.get(each.name, each) for each in masked.operators)
+    graph = replace(masked, operators=operators, inputs={**masked.inputs, "mask": 80}, outputs=("add", "mask"))
+    model = perceptrons(2, graph=graph)
+    unknown = replace(model, layers=(model.layers[0], replace(model.layers[1], operators="")))
+    exact, solved = (
+        pipeplan.shard(unknown, CLUSTER, 2, [(4,)], backend=name, workers=1) for name in ("exact", "cpsat")
+    )
+    assert exact.point.time == solved.point.time == solved.bound
+
+
 def test_what_cannot_be_asked() -> None:
     """Optimisers, batches, graphs of layers, models without operators, too little time."""
     model = perceptrons(2)

@@ -1,4 +1,4 @@
-"""Feasibility of a job: the search of `pipeplan.solve` without the heuristics, stopped at the first plan.
+"""Feasibility of a job: the search of `pipeplan.solve`, stopped at the first plan.
 
 A negative answer comes with a proof. Either the static bytes exceed the memory of all devices together, or the search
 went through all device groups of the space. `limits_never_bind` detects memory limits without effect; more memory then

@@ -4,7 +4,7 @@ The search of `pipeplan.solve` decides if a changed problem has a plan. Numbers 
 also fits with more memory, with fewer micro-batches of the same size, and mostly with more devices.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from pipeplan.analysis.explain.changes import (
     without_limits,
 )
 from pipeplan.analysis.explain.feasible import Fit, fit
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -29,7 +29,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, listed, wrapped
-from pipeplan.costs.layers import available_micro_batches
+from pipeplan.costs.layers import available_micro_batches, profiles_for
 from pipeplan.search.alternatives import Change, changes, checked
 from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.spaces import Spaces
@@ -244,11 +244,12 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
     """Largest batch below the job's, of micro-batches of a known size."""
     kinds = [device.kind for device in cluster.devices]
     sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+    least_size, only = _least_size(model, kinds, job)
     best: tuple[int, int, int] | None = None
     # fewer micro-batches allow fewer replicas, which matters if these are fixed or share out what they hold
     shared = Spaces(model, cluster, job).levels != (0,)
-    proved = not (shared or job.equal_replicas or set(job.replicas) - {1})
-    for size in sizes:
+    proved = not (shared or job.equal_replicas or set(job.replicas) - {1}) and only
+    for size in sorted({*sizes, least_size}):
 
         def fits(fewer: int, size: int = size) -> tuple[bool | None, int]:
             count = job.batch // size - fewer
@@ -256,22 +257,33 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
             return answer.verdict, fewer
 
         most = job.batch // size - 1
+        if most < 0:
+            continue
         ends, _ = fits(most)
         proved &= ends is not None
         if not ends:
             continue
-        found = least(fits, 0, most)
+        found = least(fits, 0 if size in sizes else -1, most)
         proved &= found.proved
-        batch = job.batch - size * found.number
+        batch = size * (job.batch // size - found.number)
         best = max(best or (0, 0, 0), (batch, batch // size, size))
     if best is None:
         yield Remedy(
-            "batch", False if proved else None, f"a smaller batch: not even one micro-batch of {min(sizes)} fits"
+            "batch", False if proved else None, f"a smaller batch: not even one micro-batch of {least_size} fits"
         )
         return
     batch, count, size = best
     text = f"a batch of {batch} instead of {job.batch} ({counted(count, 'micro-batch')} of {size})"
     yield Remedy("batch", True, text, batch, proved)
+
+
+def _least_size(model: Model, kinds: Sequence[DeviceKind], job: Job) -> tuple[int, bool]:
+    """The least size of micro-batches of any batch, and whether no batch has others that no batch of it has."""
+    measured = [sorted(sizes) for kind in kinds if (sizes := profiles_for(model, kind))]
+    if job.extrapolate or not measured:
+        return 1, True
+    low, high = max(sizes[0] for sizes in measured), min(sizes[-1] for sizes in measured)
+    return low, low in (1, high)
 
 
 def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:

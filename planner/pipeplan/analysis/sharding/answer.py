@@ -25,9 +25,9 @@ SEARCHED = (
     "tensor between operators, in one micro-batch a step"
 )
 NOT_SEARCHED = (
-    "recomputation, one redistribution of a tensor for several readers, optimiser state shared out among devices that "
-    "have copies of a weight (ZeRO-1), transfers beside computation, stages of a pipeline; workspace, such as a "
-    "gathered weight, is not counted as memory"
+    "recomputation, redistributed tensors that are kept for the backward or for several readers, optimiser state "
+    "shared out among devices that have copies of a weight (ZeRO-1), transfers beside computation, stages of a "
+    "pipeline; workspace, such as a gathered weight, is not counted as memory"
 )
 
 

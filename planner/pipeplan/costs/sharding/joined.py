@@ -189,6 +189,8 @@ class _Joiner:
             reads = {name_of[source]: row for source, row in operator.reads.items()}
             self.operators.append(replace(operator, name=name, reads=reads))
             self.of[name] = Own(rooflines, operator, number)
+            for source, row in reads.items():  # of the model's inputs the first reader knows the axes
+                self.ranks.setdefault(source, len(row))
             self.ranks[name] = len(operator.makes)
             if all(source in self.constant for source in reads):
                 self.constant.add(name)

@@ -10,7 +10,7 @@ from helpers.quick import rarely
 from pipeplan.analysis.explain import Remedy, remedies
 from pipeplan.analysis.explain.changes import with_devices, with_memory
 from pipeplan.analysis.explain.feasible import fit
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
@@ -66,6 +66,25 @@ def test_the_largest_smaller_batch() -> None:
     model, cluster = model_of([5], saved=[2]), equal_devices(1, 10)
     remedy = by_kind(model, cluster, lean(8, schedules=("gpipe",)))["batch"]
     assert (remedy.fits, remedy.number, remedy.smallest) == (True, 5, True)
+
+
+def test_micro_batches_that_only_a_smaller_batch_has_count() -> None:
+    """Profiled from 2 to 4 samples, a batch of 9 has micro-batches of 3 only, one of 8 also those of 2 that fit."""
+    remedy = by_kind(model_of([5], saved=[2], sizes=(2, 4)), equal_devices(1, 5), lean(9))["batch"]
+    assert (remedy.fits, remedy.number, remedy.smallest) == (True, 8, False)
+
+
+def test_plans_that_only_heuristics_place_count() -> None:
+    """Nodes have unlike links, so no listed stage has both devices; a heuristic's fits where `solve` finds it."""
+    row = (Node(("unit",), Link(10**9)), Node(("unit",), Link(10**8)))
+    cluster = Cluster("unlike", {"unit": DeviceKind("unit", memory=20)}, row, Link(10**9), Overlap.COPY)
+    model, asked = model_of([20, 20], parameters=[8, 8]), lean(4, replicas=(2,))
+    found = remedies(model, cluster, asked)
+    assert found is not None
+    remedy = next(each for each in found.remedies if each.kind == "memory")
+    assert remedy.fits and remedy.smallest and remedy.number is not None
+    assert fits(model, *with_memory(cluster, asked, remedy.number))
+    assert not fits(model, *with_memory(cluster, asked, remedy.number - 1))
 
 
 def test_wishes_that_stand_in_the_way_are_named() -> None:
