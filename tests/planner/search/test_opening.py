@@ -50,16 +50,18 @@ def test_sizes_without_room_are_left_out_with_a_word() -> None:
     assert words in found.searched.as_text() and words not in without.searched.as_text()
     with pytest.raises(InputError, match=r"no node of .* has 8 devices"):
         solve(perceptrons(), CLUSTER, 4, teams=(8,), workers=1)
-    alone = solve(perceptrons(), CLUSTER, 4, teams=(1, 8), workers=1)
-    assert alone.value == solve(perceptrons(), CLUSTER, 4, workers=1).value
-    assert words in alone.searched.as_text()
+    for unlike in (False, True):
+        alone = solve(perceptrons(), CLUSTER, 4, teams=(1, 8), unlike_teams=unlike, workers=1)
+        assert alone.value == solve(perceptrons(), CLUSTER, 4, workers=1).value
+        assert words in alone.searched.as_text()
 
 
 def test_where_nothing_can_be_split_plans_without_teams_are_the_answer() -> None:
     """If they are asked for too, with a word; else the question is refused. Here no length has three parts."""
     three = equal_devices(3, link=Link(10**9, 1))
-    found = solve(perceptrons(), three, 4, teams=(1, 3), workers=1)
-    assert found.value == solve(perceptrons(), three, 4, workers=1).value
-    assert "no teams of 3, over which no operator can be split" in found.searched.as_text()
+    for unlike in (False, True):
+        found = solve(perceptrons(), three, 4, teams=(1, 3), unlike_teams=unlike, workers=1)
+        assert found.value == solve(perceptrons(), three, 4, workers=1).value
+        assert "no teams of 3, over which no operator can be split" in found.searched.as_text()
     with pytest.raises(InputError, match="can be split over them"):
         solve(perceptrons(), three, 4, teams=(3,), workers=1)

@@ -117,7 +117,7 @@ class Spaces:
         sizes = self._least_times.sizes
         left = sizes[sizes.index(self._size) if self._size else 0 :]
         bounds = [self._least_times.of_team(team) for team in left if not self._only_mixes]
-        if self.job.unlike_teams:
+        if self.job.unlike_teams and sizes:
             bounds.append(self._least_times.of_mixes)
         return min(bounds, default=None)
 
