@@ -84,7 +84,11 @@ class Table:
         room = last if width is None else width - begin
         lines = []
         for *firsts, end in zip(*(columns[n] for n in kept), strict=True):
-            ends = [end] if not below and room >= last else wrap(end, (width or 0) - 4 if below else room) or [""]
+            ends = (
+                [end]
+                if not below and room >= last
+                else wrap(end, (width or 0) - 4 if below else room, break_on_hyphens=False) or [""]
+            )
             heads = firsts if below else [*firsts, ends.pop(0)]
             cells = (
                 cell.rjust(sizes[n]) if right[n] else cell.ljust(sizes[n]) for n, cell in zip(kept, heads, strict=False)
