@@ -311,6 +311,9 @@ def test_every_function_answers_to_names() -> None:
     assert told.step == result.value
     with pytest.raises(InputError, match="leave out batch and depths"):
         pipeplan.explain("gnmt-8", "4-v100-nvlink", 64, result=result, depths=2)
+    for other in (("vgg-16", "4-v100-nvlink"), ("gnmt-8", "8-v100-nvlink")):
+        with pytest.raises(InputError, match="the result is for gnmt-8 on 4-v100-nvlink, not for"):
+            pipeplan.explain(*other, result=result)
 
 
 def test_the_default_optimizer_follows_the_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,9 @@ def explain(
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="explain", **options)
     model, cluster, job = question.model, question.cluster, question.job
     require_step(job.objective)
-    if result is None:
+    if result is not None:
+        _require_same(result.plan, model, cluster)
+    else:
         how: dict[str, Any] = {
             "time_limit": time_limit,
             "gap": gap,
@@ -134,6 +136,15 @@ def _require_alone(batch: object, job: object, options: Mapping[str, object], ti
     beside = [name for name, value in given.items() if value is not None]
     if beside:
         raise InputError(f"a result is given, which holds its job; leave out {' and '.join(beside)}, or the result")
+
+
+def _require_same(plan: Plan, model: Model, cluster: Cluster) -> None:
+    """Refuse a result of another question."""
+    if (plan.fingerprint, plan.cluster) != (model.fingerprint, cluster.name):
+        raise InputError(
+            f"the result is for {plan.model} on {plan.cluster}, not for {model.name} on {cluster.name}; pass the model "
+            "and the cluster that it was found for"
+        )
 
 
 def explain_plan(plan: Plan) -> Explanation:
