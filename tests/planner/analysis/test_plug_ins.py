@@ -1,5 +1,6 @@
 """Partitioners, planners, schedule families and commands from outside: judged, bounded and listed like the rest."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -111,17 +112,30 @@ def test_functions_are_rows_of_a_comparison() -> None:
         (replace(PARTITIONERS["gpipe"], name="pipedream"), "'pipedream' is the name of another one"),
         (print, "cannot be plugged in"),
         (replace(FLUSH, name="1f1b-mine"), "without '1f1b' in front"),
-        (
-            replace(FLUSH, in_flight=_one),
-            "'flush'.*stage 0 holds 8 micro-batches, and in_flight says 1",
-        ),
-        (replace(FLUSH, write=lambda replicas, many: None), "schedule family 'flush'"),
     ],
 )
 def test_what_cannot_be_used_is_named(plugged: object, lesson: str) -> None:
-    """A lambda, a taken name, another kind of function, and a family that holds more than it states are refused."""
+    """A lambda, a taken name, another kind of function are refused."""
     with pytest.raises(InputError, match=lesson):
         compare(fat_head(), equal_devices(2), job=JOB, time_limit=20, plug_ins=[plugged])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("family", "lesson"),
+    [
+        (replace(FLUSH, in_flight=_one), "'flush'.*stage 0 holds 8 micro-batches, and in_flight says 1"),
+        (replace(FLUSH, write=lambda replicas, many: None), "schedule family 'flush'"),
+    ],
+)
+def test_what_a_wrong_family_does_is_the_reason_in_its_row(family: Family, lesson: str) -> None:
+    """One that holds more than it states, or writes nothing; alone it is refused."""
+    found = compare(fat_head(), equal_devices(2), job=JOB, time_limit=20, plug_ins=[family])
+    rows = {row.family: row for row in found.rows if row.method == "pipeplan"}
+    assert re.search(lesson, rows["flush"].why)
+    assert rows["gpipe"].value is not None
+    alone = replace(JOB, schedules=("flush",))
+    with pytest.raises(InputError, match=lesson):
+        compare(fat_head(), equal_devices(2), job=alone, time_limit=20, plug_ins=[family])
 
 
 def test_a_wrong_partition_is_a_reason_and_no_end() -> None:
