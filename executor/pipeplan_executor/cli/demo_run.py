@@ -46,7 +46,9 @@ SIZES = (1, 2, 4)
 OPTIMIZER = "adam"
 SOLVE_SECONDS = 30.0
 SHORT = 0.64
-"""Limit where memory is short, as a share of what the first answer takes beside the runtime of its processes."""
+"""What plans may use where memory is short, as a share of what the first one takes beside its processes' runtime."""
+RESERVE = 0.07
+"""Share of the short memory that plans leave free, as processes take up to 5 % more than predicted."""
 BUSY = 0.75
 """Programs that are running beside as many as there are cores, by which steps take visibly longer."""
 PAGE = "demo.html"
@@ -88,7 +90,11 @@ def demonstrate(folder: Path, name: str, batch: int, steps: int) -> None:
     # the same model under a limit that this plan does not meet
     needed, runtime = max(spare.timeline.peaks), cluster.devices[0].kind.runtime
     limit = round((runtime + SHORT * (needed - runtime)) / MIB) * MIB
-    print(f"\n2. Memory short: {format_bytes(limit)} per device, and the plan above needs {format_bytes(needed)}.")
+    each = round(limit / (1 - RESERVE) / MIB) * MIB
+    print(
+        f"\n2. Memory short: {format_bytes(each)} per device, of which {RESERVE:.0%} stay free. The plan above needs "
+        f"{format_bytes(needed)}."
+    )
     short = _answered(model, cluster, Job(batch=batch, optimizer=OPTIMIZER, memory=limit))
     print(_heuristics(short))
     ran.append(_run("memory short", short, folder / "short.json", name, steps))
