@@ -228,9 +228,9 @@ class Device:
     ----------
     index : int
         Device 3 is ``d3``.
-    kind : str
-        Name of its kind.
+    kind : DeviceKind
     node : int
+        Number of its node.
 
     Examples
     --------
