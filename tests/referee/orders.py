@@ -102,6 +102,7 @@ def _times(question: Question, prices: Prices, size: int, groups: Groups, layers
 
 
 def _splits(prices: Prices, size: int, groups: Groups, layers: Layers, s: int) -> bool:
-    """Whether every layer of a stage that has a backward says how its parts take."""
+    """Whether any layer of a stage that has a backward says how long its parts take."""
     table = prices.table(groups[s][0].kind, size)
-    return all(table[i].input_gradient + table[i].weight_gradient or not table[i].backward for i in layers[s])
+    parts = any(table[i].input_gradient + table[i].weight_gradient for i in layers[s])
+    return parts or not any(table[i].backward for i in layers[s])

@@ -154,10 +154,12 @@ class Prices:
         waits = dict.fromkeys(own, 0) if full else self.forward_waits(groups, size, s, every)
         repeated = sum(table[i].forward + waits[i] for i in again)
         forward, backward = self.passes(groups, size, s, own)
+        parted = [i for i in own if table[i].input_gradient + table[i].weight_gradient]
+        unparted = sum(table[i].backward for i in own if i not in parted) if parted else 0
         return Stage(
             forward=forward,
             backward=backward + repeated,
-            input_gradient=sum(table[i].input_gradient for i in own) + repeated,
+            input_gradient=sum(table[i].input_gradient for i in own) + unparted + repeated,
             weight_gradient=sum(table[i].weight_gradient for i in own),
             update=update,
             reduce=reduce,

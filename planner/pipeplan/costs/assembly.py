@@ -146,6 +146,8 @@ def _stage(
     reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
     gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
     received = int(chain.received[s - 1, a - 1]) if a else 0
+    if input_gradient + weight_gradient:
+        input_gradient += _unparted(chain, span)
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
@@ -165,6 +167,13 @@ def _stage(
         buckets=buckets,
         gather_buckets=gather_buckets,
     )
+
+
+def _unparted(chain: Chain, span: tuple[int, int, int]) -> int:
+    """Nanoseconds of the backwards of those layers whose two parts are not known: they are no shorter in the first."""
+    s, a, b = span
+    unknown = chain.input_gradient[s, a:b] + chain.weight_gradient[s, a:b] == 0
+    return int(chain.backward[s, a:b][unknown].sum())
 
 
 def _gather(

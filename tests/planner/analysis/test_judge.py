@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from helpers.instances import fat_head, model_of
+from helpers.instances import equal_devices, fat_head, model_of
 from pipeplan.analysis.judge import Judgement, judge
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.validate.memory import validate_memory
@@ -313,3 +314,18 @@ def test_what_no_such_plan_has_is_refused(how: dict[str, Any], says: str) -> Non
     """The message says what goes together, before any search."""
     with pytest.raises(InputError, match=says):
         _judged(**how)
+
+
+@pytest.mark.parametrize("schedule", ["found", "zb-h1"])
+def test_a_backward_whose_parts_are_not_known_is_whole_in_the_first(schedule: str) -> None:
+    """A split stage takes all of it, for an order of `judge` and of the search: else 30 ns would cost nothing."""
+    model = model_of([10, 10, 10], [20, 30, 20])
+    parts = ((10, 10), (0, 0), (5, 15))
+    costs = model.profiles[0].costs
+    known = (replace(own, input_gradient=i, weight_gradient=w) for own, (i, w) in zip(costs, parts, strict=True))
+    model = replace(model, profiles=(replace(model.profiles[0], costs=tuple(known)),))
+    job = Job(1, schedules=("any",), depths=(2,), replicas=(1,), no_cut_after=("l1",))
+    judged = judge(model, equal_devices(2), job=job, stages=(1, 2), micro_batches=1, schedule=schedule, workers=1)
+    stage = judged.plan.pipeline.stages[1]
+    assert (stage.input_gradient, stage.weight_gradient, judged.value) == (35, 15, 85)
+    assert judged.result is not None and judged.result.value == judged.result.bound == 85

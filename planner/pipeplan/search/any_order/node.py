@@ -104,7 +104,7 @@ class _OrderSearch(Search):
 def joint_problem(candidate: Candidate) -> JointPipeline:
     """The joint problem of a candidate's chain, over all orders.
 
-    Backwards of layers whose I and W have no times are not split.
+    Backwards of layers whose I and W have no times are whole in the first part, as in every stage.
     """
     chain = candidate.chain
     whole = chain.input_gradient + chain.weight_gradient == 0
