@@ -50,11 +50,15 @@ def make_chain(
         crossing = np.broadcast_to(tables.get("boundary", 0), (count - 1, layers - 1))
         occupied = [[Link(rate).occupancy(int(b)) for b in row] for rate, row in zip(per_link, crossing, strict=True)]
         tables["send"] = np.array(occupied, np.int64).reshape(count - 1, layers - 1)
+    known = {**gradients, **{name: tables[name] for name in gradients.keys() & tables.keys()}}
+    parts = known["input_gradient"] + known["weight_gradient"]
     defaults = {
         "names": tuple(f"layer{i}" for i in range(layers)),
         "groups": tuple((Device(index, kinds[speed], 0),) for index, speed in enumerate(speeds)),
         "micro_batch": 1,
         **gradients,
+        "parts": parts,
+        "whole": np.where(parts == 0, back, 0),
         "forward_workspace": tables.get("workspace", np.zeros_like(times)),
         "busiest": ((1, (0,)),) * (count - 1),
         "limit": np.full(count, UNLIMITED),

@@ -19,6 +19,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.strategies import PARTIAL, Placements, Strategy
+from pipeplan.costs import assembly
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
@@ -1219,3 +1220,14 @@ def test_products_that_ignore_a_named_strategy_are_noticed(monkeypatch: pytest.M
     monkeypatch.setattr(import_module("pipeplan.costs.sharding.signatures"), "following", lambda _, own, __: own)
     monkeypatch.setattr(import_module("pipeplan.costs.sharding.splits"), "follows", lambda *_: True)
     assert "products are not split by" in noticed(lambda document: document["job"].get("strategy"), first=111)
+
+
+def test_whole_backwards_that_take_no_time_in_a_split_stage_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside layers whose backwards have two parts stand some of which these are not known."""
+    document = question(499)
+    costs = [cost for profile in document["model"]["profiles"] for cost in profile["costs"].values()]
+    assert "any" in document["job"]["schedules"]
+    assert any(cost["backward"] and not cost["input_gradient"] + cost["weight_gradient"] for cost in costs)
+    assert not judge(document, ask(document)).faults
+    monkeypatch.setattr(assembly, "_without_parts", lambda *_: 0)
+    assert judge(document, ask(document)).faults

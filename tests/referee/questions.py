@@ -112,6 +112,10 @@ def question(seed: int, large: bool = False) -> Document:
             in_any_order(orders, document)
         if not large and _often(named := Random(f"strategies small {seed}"), NAMED):
             by_name(named, document)
+    if "any" in job.get("schedules", ()) and _often(
+        parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3
+    ):
+        _without_parts(parts, model)
     return document
 
 
@@ -247,6 +251,13 @@ def _profiles(random: Random, names: list[str]) -> dict[int, Document]:
             for name, row in rows.items()
         }
     return found
+
+
+def _without_parts(random: Random, model: Document) -> None:
+    """Forget how long the two parts of the backwards of some layers take."""
+    for name in (layer["name"] for layer in model["layers"] if _often(random, 0.5)):
+        for profile in model["profiles"]:
+            profile["costs"][name] |= {"input_gradient": 0, "weight_gradient": 0}
 
 
 def _whole(model: Document) -> int:

@@ -146,8 +146,7 @@ def _stage(
     reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
     gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
     received = int(chain.received[s - 1, a - 1]) if a else 0
-    if input_gradient + weight_gradient:
-        input_gradient += _unparted(chain, span)
+    input_gradient += _without_parts(chain, span)
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
@@ -169,11 +168,10 @@ def _stage(
     )
 
 
-def _unparted(chain: Chain, span: tuple[int, int, int]) -> int:
-    """Nanoseconds of the backwards of those layers whose two parts are not known: they are no shorter in the first."""
+def _without_parts(chain: Chain, span: tuple[int, int, int]) -> int:
+    """Nanoseconds of backwards of layers whose two parts are not known, beside such as are: all is in the first one."""
     s, a, b = span
-    unknown = chain.input_gradient[s, a:b] + chain.weight_gradient[s, a:b] == 0
-    return int(chain.backward[s, a:b][unknown].sum())
+    return int(chain.whole[s, a:b].sum()) if chain.parts[s, a:b].any() else 0
 
 
 def _gather(

@@ -108,6 +108,8 @@ class Chain(LayerTables):
         Samples of a micro-batch.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
+    parts, whole : array
+        Time of both parts without recomputation; that of the backwards of layers whose parts are not known.
     lost : array
         Computation of a step that is not done while the layer's collectives run beside it. ``reduce`` and ``gather``
         are shorter by that, and it follows the last backward.
@@ -152,6 +154,7 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
+        **dict.fromkeys(("parts", "whole"), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "frozen", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt", "forward_workspace"), ("Sn",)),
@@ -166,6 +169,8 @@ class Chain(LayerTables):
     micro_batch: int
     input_gradient: Array
     weight_gradient: Array
+    parts: Array = LEFT_OUT
+    whole: Array = LEFT_OUT
     lost: Array = LEFT_OUT
     parameters: Array = LEFT_OUT
     weights: Array = LEFT_OUT

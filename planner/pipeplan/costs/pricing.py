@@ -338,6 +338,8 @@ class Prices:
             backward=by_stage([backward for _, backward in times]),
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
+            parts=rows("parts"),
+            whole=rows("whole"),
             update=by_stage([self.update(table, ring.replicas) for table, (_, ring) in zip(tables, own, strict=True)]),
             gather=by_stage([gather for gather, _ in gathers]),
             gather_hides=by_stage([hides for _, hides in gathers]),

@@ -23,6 +23,9 @@ class Table:
         self.saved, self.output, self.workspace = (
             np.array([getattr(cost, name) for cost in costs], np.int64) for name in ("saved", "output", "workspace")
         )
+        # nanoseconds of both parts of the backward, and of backwards whose parts are not known
+        self.parts = self.input_gradient + self.weight_gradient
+        self.whole = np.where(self.parts == 0, self.backward, 0)
         self.forward_workspace = self.workspace
         self.boundary = crossing_bytes(model.layers, costs)
         if again:

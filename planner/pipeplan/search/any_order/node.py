@@ -107,7 +107,7 @@ def joint_problem(candidate: Candidate) -> JointPipeline:
     Backwards of layers whose I and W have no times are whole in the first part, as in every stage.
     """
     chain = candidate.chain
-    whole = chain.input_gradient + chain.weight_gradient == 0
+    whole = chain.parts == 0
     stages = chain.stages
     return JointPipeline(
         replace(
