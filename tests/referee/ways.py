@@ -66,9 +66,7 @@ class Ways:
     def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[Strategies, Document]:
         """A layer, and its strategies in a way, at a size at which it is not possible those of another one."""
         sizes = tuple(split["sizes"])
-        whole = (WHOLE,) * len(sizes)
-        before = split["placements"] if i and split["passes"][i - 1] else whole
-        ends = tuple(before), tuple(split["placements"] if split["passes"][i] else whole)
+        ends = _ends(tuple(split["placements"]), split["passes"], i)
         strategies = split["strategies"].get((kind, size)) or next(iter(split["strategies"].values()))
         return self.strategies_of(self.teams, sizes, i, kind, size, ends), strategies[i]
 
@@ -338,9 +336,8 @@ class Ways:
         """
         found = dict.fromkeys(steps, Fraction())
         for i in self._known:
-            graph = self.teams.graph(i)
-            around = bool(i and passes[i - 1]), bool(passes[i])
-            mean = self._mean(graph, kind, size, sizes, placements, around, tuple(steps))
+            ends = _ends(placements, passes, i)
+            mean = self._mean(self.teams.graph(i), kind, size, sizes, ends, tuple(steps))
             if not mean:
                 return {}
             found = {step: found[step] + mean[step] for step in steps}
@@ -353,13 +350,10 @@ class Ways:
         kind: str,
         size: int,
         sizes: tuple[int, ...],
-        placements: Placements,
-        around: tuple[bool, bool],
+        ends: tuple[Placements, Placements],
         steps: tuple[Steps, ...],
     ) -> dict[Steps, Fraction]:
-        """The mean of what the layers of a graph take where tensors before and behind them have placements or not."""
-        whole = (WHOLE,) * len(sizes)
-        ends = (placements if around[0] else whole, placements if around[1] else whole)
+        """The mean of what the layers of a graph take with these placements before and behind them."""
         layers = [i for i in self._known if self.teams.graph(i) == graph]
         own, _ = self._of_alike([Strategies(self.teams, sizes, i, kind, size, ends) for i in layers], steps)
         return {step: Fraction(least, len(layers)) for step, least in min_of(own.values()).items()}
@@ -375,10 +369,9 @@ class Ways:
         plain: bool,
     ) -> list[list[Strategies]]:
         """The layers of a graph, by what is around them."""
-        whole = (WHOLE,) * len(sizes)
         found: dict[object, list[Strategies]] = {}
         for i in (i for i in range(self.teams.question.n) if self.teams.graph(i) == graph):
-            ends = (placements if i and passes[i - 1] else whole, placements if passes[i] else whole)
+            ends = _ends(placements, passes, i)
             member = Strategies(self.teams, sizes, i, kind, size, ends)
             member.plain = plain
             found.setdefault(ends, []).append(member)
@@ -400,6 +393,12 @@ class Ways:
         least = [(key, fastest(own, len(members), steps)) for key, own in rows.items()]
         found = {main: min_of(times for (_, own), times in least if own == main) for _, main in rows}
         return found, min_of(times for (is_split, _), times in least if not is_split)
+
+
+def _ends(placements: Placements, passes: Sequence[bool], i: int) -> tuple[Placements, Placements]:
+    """Placements of the tensors before and behind a layer: whole where outputs do not pass in parts."""
+    whole = (WHOLE,) * len(placements)
+    return placements if i and passes[i - 1] else whole, placements if passes[i] else whole
 
 
 def _together(rows: Sequence[tuple[bool, dict[Main, Times]]]) -> list[Times]:
