@@ -90,10 +90,10 @@ def demonstrate(folder: Path, name: str, batch: int, steps: int) -> None:
     # the same model under a limit that this plan does not meet
     needed, runtime = max(spare.timeline.peaks), cluster.devices[0].kind.runtime
     limit = round((runtime + SHORT * (needed - runtime)) / MIB) * MIB
-    each = round(limit / (1 - RESERVE) / MIB) * MIB
+    per_device = round(limit / (1 - RESERVE) / MIB) * MIB
     print(
-        f"\n2. Memory short: {format_bytes(each)} per device, of which {RESERVE:.0%} stay free. The plan above needs "
-        f"{format_bytes(needed)}."
+        f"\n2. Memory short: {format_bytes(per_device)} per device, of which {RESERVE:.0%} stay free. The plan above "
+        f"needs {format_bytes(needed)}."
     )
     short = _answered(model, cluster, Job(batch=batch, optimizer=OPTIMIZER, memory=limit))
     print(_heuristics(short))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from pipeplan.core.errors import InputError
 
@@ -99,6 +99,11 @@ def _package(point: EntryPoint) -> str:
 def _failed(error: Exception) -> str:
     what = "cannot be used" if isinstance(error, InputError) else f"cannot be loaded: {type(error).__name__}"
     return f"{what}: {error}"
+
+
+def refuse(*_: object, why: str) -> NoReturn:
+    """Refuse to be used, for this reason: what stands for something that cannot be loaded."""
+    raise InputError(why)
 
 
 def named(found: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown
-from pipeplan.core.plug_ins import Registry
+from pipeplan.core.plug_ins import Registry, refuse
 from pipeplan.core.wording import hint
 
 
@@ -135,11 +135,7 @@ def _adapted(found: Any, name: str, _: str) -> Callable[[int, Link], Collective]
 
 
 def _broken(_: str, why: str) -> Callable[[int, Link], Collective]:
-    return partial(_refuse, why=why)
-
-
-def _refuse(*_: object, why: str) -> NoReturn:
-    raise InputError(why)
+    return partial(refuse, why=why)
 
 
 COLLECTIVES: Registry[Callable[[int, Link], Collective]] = Registry("pipeplan.collectives", OWN, _adapted, _broken)

@@ -18,10 +18,10 @@ from typing import Any
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown
-from pipeplan.core.plug_ins import Registry
+from pipeplan.core.plug_ins import Registry, refuse
 from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
-from pipeplan.schedules.family import Family, alternates, checked, refuse
+from pipeplan.schedules.family import Family, alternates, checked
 from pipeplan.schedules.placed import PlacedFamily
 
 __all__ = ["FAMILIES", "PLACED", "Family", "PlacedFamily", "family", "first_deadlock", "one_forward_one_backward"]

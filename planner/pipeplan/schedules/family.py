@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PipeplanError
@@ -56,11 +56,6 @@ def checked(family: Family) -> Family:
     """Return the family of another package, of which all that it writes and states is checked."""
     write, held = partial(_written, family=family), partial(_held, family=family)
     return replace(family, write=write, in_flight=held, phases=False)
-
-
-def refuse(*_: object, why: str) -> NoReturn:
-    """Refuse to be used, for this reason."""
-    raise InputError(why)
 
 
 def _asked(family: Family, call: Callable[[Sequence[int], int], Answer], replicas: Sequence[int], many: int) -> Answer:

@@ -76,8 +76,10 @@ class Result(Tabular):
         ``OPTIMAL`` if value and bound are equal, else ``FEASIBLE``.
     stop : Stop
         Why the search ended.
-    value, bound, wall : int
-        Nanoseconds; ``wall`` is the time of the search.
+    value, bound : int
+        Nanoseconds.
+    wall : float
+        Seconds of the search.
     baselines : mapping of str to Baseline
         Every heuristic by name.
     runners_up : tuple

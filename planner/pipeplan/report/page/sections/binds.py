@@ -1,4 +1,4 @@
-"""What binds: what the step would gain from, its critical path in words, and how busy links are."""
+"""Section of what binds: what the step would gain from, its critical path in words, and how busy links are."""
 
 from pipeplan.analysis.explain import Explanation, explain_plan
 from pipeplan.analysis.explain.path import phase_lines

@@ -1,4 +1,4 @@
-"""What was searched, for which the bound holds, and what was not."""
+"""Section of the space that was searched, for which the bound holds, and of what was not."""
 
 from pipeplan.core.searched import Searched
 from pipeplan.report.page.markup import listing, paragraph
