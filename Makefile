@@ -38,7 +38,7 @@ types: $(INSTALLED)-test
 bench: $(INSTALLED)-test
 	$(BIN)/python -m benchmarks
 
-# The tables of docs/experiments.md, in about half an hour; stopped, it goes on. Published profiles are used where they lie in PROFILES.
+# The tables of docs/experiments.md, in five to thirty minutes; stopped, it goes on. Published profiles are used where they lie in PROFILES.
 PROFILES ?= ../shared/data/pipedream
 experiments: $(INSTALLED)
 	$(BIN)/pipeplan sweep headline --data $(PROFILES)

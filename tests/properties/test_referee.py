@@ -20,7 +20,7 @@ from referee.shrink import shrink
 from referee.verdict import judge
 
 OWN = Path(referee.__file__).parent
-OUTSIDE = {"bridge.py", "__main__.py"}
+OUTSIDE = {"bridge.py", "collectives.py", "__main__.py"}
 """What stands between the referee and the project, and may import both."""
 
 
@@ -78,6 +78,9 @@ def test_every_sort_of_question_is_drawn() -> None:
     models = [document["model"] for document in documents]
     assert {len({profile["device"] for profile in model["profiles"]}) for model in models} == {1, 2}
     assert {1, 2, 3} <= {len({profile["micro_batch"] for profile in model["profiles"]}) for model in models}
+    links = [node["link"] for cluster in clusters for node in cluster["nodes"]]
+    links += [cluster["network"] for cluster in clusters if cluster["network"]]
+    assert {link.get("collective") for link in links} == {None, "halving", "tree"}
     assert any("ties" in model for model in models)
     assert any(len(layer["inputs"]) > 1 for model in models for layer in model["layers"])
 

@@ -156,6 +156,38 @@ def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callabl
     assert "above the optimum" in noticed(aggregated, replicated, first=84)
 
 
+def summed_by_trees(level: int, document: dict[str, Any]) -> None:
+    """Four devices at this level of ZeRO, over links on which latency counts: four rounds by a tree, six by a ring."""
+    kind = min(document["cluster"]["devices"])
+    link = {"bandwidth": 4 * 10**9, "latency": 30, "collective": "tree"}
+    document["cluster"] |= {"nodes": [{"devices": [{"kind": kind, "count": 1}] * 4, "link": link}], "network": None}
+    document["job"] = {"batch": 8, "replicas": [4], "zero": [level], "extrapolate": True}
+
+
+def untied(document: dict[str, Any]) -> bool:
+    """No layers share weights."""
+    return not document["model"].get("ties")
+
+
+@pytest.mark.parametrize(("module", "level"), [("network", 0), ("network", 1), ("pricing", 3)])
+def test_rings_in_place_of_what_links_name_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, module: str, level: int
+) -> None:
+    """Sums of stages, and gathers of single layers, take what the algorithm of another package takes."""
+    priced = import_module(f"pipeplan.costs.{module}")
+    monkeypatch.setattr(getattr(priced, "collectives", priced), "all_reduce", Ring)
+    assert "the step takes" in noticed(untied, partial(summed_by_trees, level), first=0)
+
+
+def test_bounds_on_rings_where_links_name_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring of four takes longer than a tree, and bounds no layout of many."""
+    monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(space, "PAIRS", 0)
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
+    monkeypatch.setattr(import_module("pipeplan.search.space.least"), "all_reduce", Ring)
+    assert "above the optimum" in noticed(untied, partial(summed_by_trees, 0), first=0)
+
+
 def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a layout's first bound is a tenth too high, better plans are not searched."""
     monkeypatch.setattr(space, "FEW", 0)

@@ -1,10 +1,11 @@
 """Between plain documents and the planner: asks it a question and writes its answer down as plain data.
 
-This file and `__main__` are the only ones here that import the project.
+This file, `collectives` and `__main__` are the only ones here that import the project.
 """
 
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
 from pipeplan.core.strategies import LayerStrategies
+from pipeplan.costs.collectives import COLLECTIVES
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
@@ -22,7 +24,13 @@ from pipeplan.search.result import Result
 from pipeplan.search.space import spaces
 from pipeplan.solve import solve
 
+from .collectives import Halving, Tree
 from .documents import Document
+
+HANDED = ExitStack()
+"""Algorithms that are plugged in for as long as this process runs."""
+for _each in (Halving, Tree):
+    HANDED.enter_context(COLLECTIVES.handing(_each, _each.name))
 
 
 def objects(document: Document) -> tuple[Model, Cluster, Job]:

@@ -45,7 +45,8 @@ DEFAULTS: Document = {
 class Link:
     """Bytes per second (None: free), nanoseconds of latency, the share of the bandwidth that rings reach.
 
-    Gathers and sums of single layers reach a share of that share, and take an overhead each.
+    Gathers and sums of single layers reach a share of that share, and take an overhead each. Last the name of the
+    algorithm that sums.
     """
 
     bandwidth: int | None = None
@@ -54,6 +55,7 @@ class Link:
     unit_overhead: int = 0
     unit_efficiency: float = 1.0
     unit_overlap: bool = True
+    collective: str = "ring"
 
 
 @dataclass(frozen=True)
@@ -176,4 +178,5 @@ def _link(entry: Document) -> Link:
         entry.get("unit_overhead", 0),
         entry.get("unit_efficiency", 1.0),
         entry.get("unit_overlap", True),
+        entry.get("collective", "ring"),
     )

@@ -40,6 +40,9 @@ PINNED = 0.15
 """The share of questions with layers on single devices, beside those about kinds of devices."""
 
 
+COLLECTIVES = 0.15
+"""The share of questions about links that sum by other algorithms than a ring, plugged in by the bridge."""
+
 FROZEN = 0.25
 """The share of questions about models with frozen weights."""
 
@@ -116,6 +119,11 @@ def question(seed: int, large: bool = False) -> Document:
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3
     ):
         _without_parts(parts, model)
+    if _often(sums := Random(f"sums {'large' if large else 'small'} {seed}"), COLLECTIVES):
+        network = [cluster["network"]] if cluster.get("network") is not None else []
+        for link in [*(node["link"] for node in cluster["nodes"]), *network]:
+            if _often(sums, 0.6):
+                link["collective"] = sums.choice(("halving", "tree"))
     return document
 
 

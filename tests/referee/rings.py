@@ -52,7 +52,11 @@ def wait_for_gathers(moves: list[int], beside: list[int], latency: int) -> int:
 
 @dataclass(frozen=True)
 class Ring:
-    """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link; a half of it has r − 1."""
+    """An all-reduce over its slowest link, or a half of it, by the algorithm that the link names.
+
+    A ring has 2 (r − 1) rounds of ⌈size / r⌉ bytes, the others 2 ⌈log2 r⌉ rounds: halving moves (r − 1) / r of the
+    bytes in each half, a tree all of them.
+    """
 
     members: int
     link: Link
@@ -60,8 +64,8 @@ class Ring:
 
     @property
     def rounds(self) -> int:
-        """2 (r − 1), or half as many."""
-        return self.halves * (self.members - 1)
+        """Of both halves, or of one."""
+        return self.halves * (self.members - 1 if self.link.collective == "ring" else (self.members - 1).bit_length())
 
     def moves(self, size: int) -> int:
         """Nanoseconds without latency; what there is to move takes one at least."""
@@ -70,8 +74,11 @@ class Ring:
         link = self.link
         if link.bandwidth is not None and link.efficiency != 1:
             share = Fraction(str(link.efficiency))
-            link = Link(max(round(link.bandwidth * share), 1), link.latency)
-        return max(self.rounds * occupancy(link, -(-size // self.members)), 1)
+            link = replace(link, bandwidth=max(round(link.bandwidth * share), 1))
+        if link.collective == "ring":
+            return max(self.rounds * occupancy(link, -(-size // self.members)), 1)
+        sent = size if link.collective == "tree" else -(-size * (self.members - 1) // self.members)
+        return max(self.halves * occupancy(link, sent), 1)
 
     def unit(self, size: int) -> int:
         """Nanoseconds of a gather, or a sum, of one layer; it is half an all-reduce."""
@@ -88,7 +95,8 @@ class Ring:
 
 def slowest(links: Sequence[Link]) -> Link:
     """The link on which a collective of very many bytes takes longest, then of the longest latency; else the first."""
-    times = [Ring(2, link, 1).moves(2**41) for link in links]  # of two members, each of whom sends 2**40 bytes once
+    rings = [Ring(2, replace(link, collective="ring"), 1) for link in links]
+    times = [each.moves(2**41) for each in rings]  # of two members, each of whom sends 2**40 bytes once
     return max(zip(links, times, strict=True), key=lambda pair: (pair[1], pair[0].latency))[0]
 
 
@@ -155,4 +163,4 @@ def shared(link: Link, rings: int) -> Link:
     """The share of a link that each of several rings has."""
     if link.bandwidth is None:
         return link
-    return Link(max(link.bandwidth // rings, 1), link.latency, link.efficiency)
+    return replace(link, bandwidth=max(link.bandwidth // rings, 1))

@@ -143,7 +143,7 @@ def compare(
     on_family : callable
         Called with the name of each family before it is searched.
     plug_ins : sequence
-        Partitioners, planners (or their functions) and schedule families of your own, for this call: see
+        Partitioners, planners (or their functions), schedule families and collectives of your own, for this call: see
         `pipeplan.analysis.plug_ins`.
 
     Raises

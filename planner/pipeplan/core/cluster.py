@@ -154,6 +154,11 @@ class Link:
 
     ``collective`` names the algorithm that sums over this link where it is a group's slowest (`costs.collectives`).
 
+    Notes
+    -----
+    b bytes arrive after latency + b / bandwidth (Hockney, 1994). The r replicas of a stage sum b bytes in
+    2 (r − 1) rounds of ⌈b / r⌉ bytes (a ring, Patarasuk and Yuan, 2009).
+
     Examples
     --------
     >>> pipeplan.Link(bandwidth=25 * 10**9, latency=5_000).bandwidth  # 25 GB/s, 5 us

@@ -157,6 +157,12 @@ class Job:
     InputError
         If a field has an invalid value, or two of them contradict each other whatever the model and the cluster.
 
+    Notes
+    -----
+    Of a parameter with w bytes, g of its gradient and o of optimiser state, each of r replicas keeps w + g + o at level
+    0 of ZeRO, w + g + o / r at level 1, w + (g + o) / r at level 2, and (w + g + o) / r at level 3 (Rajbhandari et al.,
+    2020, section 3.1), buffers of its collectives besides.
+
     Examples
     --------
     >>> job = pipeplan.Job(64, memory="8GiB", depths="2,4")

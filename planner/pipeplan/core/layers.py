@@ -28,6 +28,12 @@ class LayerCost:
     update : int
         Nanoseconds of the optimiser step on this layer's parameters.
 
+    Notes
+    -----
+    The backward is split into input and weight gradients as in Zero Bubble Pipeline Parallelism (Qi et al., ICLR 2024,
+    section 2). A layer that is recomputed keeps its input alone, and its backward takes forward + backward (Chen et
+    al., Training Deep Nets with Sublinear Memory Cost, 2016).
+
     Examples
     --------
     >>> pipeplan.LayerCost(1_000, 2_000, 1_000, 1_000, saved=8, output=4, workspace=0, update=50).saved
@@ -55,6 +61,11 @@ class Work:
     Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`), and so
     are ``workspace``, for each sample, and ``workspace_fixed``, for any number of them. ``uncounted`` names operations
     of the layer of which nothing is counted, since their arithmetic is unknown.
+
+    Notes
+    -----
+    Estimates are the roofline max(operations / peak, bytes / bandwidth), each with the share of it that the kind of
+    device reaches (Williams, Waterman, Patterson, CACM 2009).
 
     Examples
     --------

@@ -42,6 +42,11 @@ class Robust:
     InputError
         If a number lies outside its range; the text gives the range.
 
+    Notes
+    -----
+    Factors are log-normal with mean 1 and standard deviation c, the spread: exp(σ z − σ² / 2) with z standard normal
+    and σ² = ln(1 + c²).
+
     Examples
     --------
     >>> pipeplan.Robust(0.05, quantile=0.95).spread

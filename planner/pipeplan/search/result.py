@@ -90,6 +90,11 @@ class Result(Tabular):
     ValueError
         If the bound exceeds the value, or a baseline's plan within the searched space beats the answer.
 
+    Notes
+    -----
+    ``gap`` is (value − bound) / value. The bound is a lower bound on the objective of every plan in the space that
+    ``searched`` states; its inequalities and their proofs are those of ``docs/bounds/``.
+
     Examples
     --------
     >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")

@@ -67,6 +67,10 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
         If lists and pipeline do not match, actions are missing or doubled, or the order deadlocks; the text names the
         action for which each device waits.
 
+    Notes
+    -----
+    The rules of actions, transfers, reductions and memory are those of ``docs/costs.md``.
+
     Examples
     --------
     >>> result = pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64, depths=2, replicas=1, schedules="gpipe")

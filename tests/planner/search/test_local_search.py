@@ -119,6 +119,18 @@ def test_the_process_finds_better_plans_and_ends():
     assert process.ended
 
 
+def test_where_the_process_dies_tries_go_on_within_the_search(monkeypatch):
+    """A process that is killed, or does not know what was plugged in for one call, takes no plans with it."""
+    monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
+    monkeypatch.setattr(beside, "COMMAND", "raise SystemExit")
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    ours, start = improving.Improver(spaces, 0, beside=True), worst_plan(spaces)
+    ours.offer(start)
+    list(ours.better(0.0))  # no time is left, so the process is started and nothing is tried
+    ours._process._process.wait()
+    assert any(plan.value < start.value for plan in ours.better(time.monotonic() + 60))
+
+
 def test_what_is_sent_is_pickled_before_the_search_goes_on(monkeypatch):
     """The search fills caches of the model and of ways to split, which a thread must not pickle meanwhile."""
     written: list[bytes] = []

@@ -93,6 +93,13 @@ def shard(
     PipeplanError
         If no frontier, or no choice, was found in the time given, or the mesh has too many axes for a frontier.
 
+    Notes
+    -----
+    Choices are those of an operator's loops along each axis, priced by its roofline and the collectives between
+    operators; the frontier of time and memory comes from eliminating one operator after the other, as in TensorOpt (Cai
+    et al., 2020). AutoDDL chooses between the same signatures along the axes of a mesh. The formulas are in
+    ``docs/costs.md``.
+
     Examples
     --------
     >>> found = pipeplan.shard("gpt2-small", "4-v100-nvlink", 8, "4")

@@ -121,8 +121,8 @@ def sweep(
     on_progress : callable
         Called as ``on_progress(cell, record, kept)`` for every finished cell; ``kept``: an earlier run finished it.
     plug_ins : sequence
-        Partitioners, planners (or their functions) and schedule families of your own, importable by the processes that
-        solve cells: see `pipeplan.analysis.plug_ins`. Families are searched where a job names them.
+        Partitioners, planners (or their functions), schedule families and collectives of your own, importable by the
+        processes that solve cells: see `pipeplan.analysis.plug_ins`. Families are searched where a job names them.
     **options
         Beside models and clusters fields of `Job`, ``backend`` and ``seed``; a list of values is an axis.
 

@@ -47,6 +47,9 @@ class Improver:
         """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
         if self._best is None:
             return
+        if self._process is not None and self._process.ended:  # killed, or without what this call plugged in
+            self._process.close()
+            self._process, self._beside, self._new = None, False, True
         if self._process is not None:
             yield from self._process.found()
         elif self._new:
