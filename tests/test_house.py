@@ -43,6 +43,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "core",
             "frontend",
             "schedules",
+            "costs",
             "simulate",
             "io",
             "baselines",

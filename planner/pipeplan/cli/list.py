@@ -1,8 +1,9 @@
-"""``pipeplan list``: names of models, clusters, devices, schedules, balancers and experiments."""
+"""``pipeplan list``: names of models, clusters, devices, schedules, balancers, collectives and experiments."""
 
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from pipeplan.cli.base import Command
 
@@ -32,6 +33,7 @@ def names(kind: str) -> tuple[str, ...]:
     """Return the names of one of `KINDS`."""
     from pipeplan.baselines.partitioners import PARTITIONERS
     from pipeplan.baselines.planners import PLANNERS
+    from pipeplan.costs.collectives import COLLECTIVES
     from pipeplan.io.datasets import shipped
     from pipeplan.io.device_file import catalogue
     from pipeplan.schedules import FAMILIES, PLACED
@@ -42,6 +44,7 @@ def names(kind: str) -> tuple[str, ...]:
         "devices": (*catalogue(),),
         "schedules": (*FAMILIES, *PLACED),
         "balancers": (*PARTITIONERS, *PLANNERS),
+        "collectives": (*COLLECTIVES,),
     }[kind]
 
 
@@ -78,6 +81,14 @@ def _balancer(name: str) -> str:
     return PARTITIONERS[name].summary if name in PARTITIONERS else PLANNERS[name].summary
 
 
+def _collective(name: str) -> str:
+    from pipeplan.core.plug_ins import summary_of
+    from pipeplan.costs.collectives import COLLECTIVES
+
+    found = COLLECTIVES[name]
+    return str(found.keywords["why"]) if isinstance(found, partial) else summary_of(found)
+
+
 def _experiment(name: str) -> str:
     from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
 
@@ -94,10 +105,15 @@ KINDS: Mapping[str, Callable[[str], str]] = {
     "devices": _device,
     "schedules": _schedule,
     "balancers": _balancer,
+    "collectives": _collective,
     "experiments": _experiment,
 }
 """What can be listed, and the line about each name."""
 
 command = Command(
-    "list", "names of models, clusters, devices, schedules, balancers, experiments", configure, run, "models"
+    "list",
+    "names of models, clusters, devices, schedules, balancers, collectives, experiments",
+    configure,
+    run,
+    "models",
 )

@@ -1,4 +1,4 @@
-"""``pipeplan show``: a short summary of a model, cluster, device, schedule, balancer or experiment, or of a file."""
+"""``pipeplan show``: a short summary of a model, cluster, device, schedule, balancer, collective or experiment, or a file."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -131,6 +131,12 @@ def _balancer(name: str) -> Iterator[str]:
     yield f"  after {found.source}"
 
 
+def _collective(name: str) -> Iterator[str]:
+    from pipeplan.cli.list import KINDS
+
+    yield f"{name}, a collective: {KINDS['collectives'](name)}"
+
+
 def _experiment(name: str) -> Iterator[str]:
     from pipeplan.analysis.sweep.experiment import NamedModel
     from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
@@ -178,6 +184,7 @@ BY_NAME: Mapping[str, Callable[[str], Iterator[str]]] = {
     "devices": _device,
     "schedules": _schedule,
     "balancers": _balancer,
+    "collectives": _collective,
     "experiments": _experiment,
 }
 FILES: Mapping[str, Callable[[str], Iterator[str]]] = {

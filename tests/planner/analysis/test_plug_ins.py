@@ -25,7 +25,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.plug_ins import Registry
 from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import Chain
-from pipeplan.costs.collectives import Ring
+from pipeplan.costs.collectives import COLLECTIVES, Ring
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
 from pipeplan.schedules import FAMILIES, Family
@@ -214,7 +214,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Registry[ob
         monkeypatch.setattr("pipeplan.core.plug_ins.entry_points", lambda group: points.of(group))
 
     yield announce
-    for registry in (PARTITIONERS, PLANNERS, FAMILIES):
+    for registry in (PARTITIONERS, PLANNERS, FAMILIES, COLLECTIVES):
         registry.__dict__.pop("announced", None)
 
 
@@ -226,6 +226,16 @@ def test_entry_points_are_listed_and_judged(announced: Callable[..., None], caps
     assert "The head on the last device, all else on the others" in capsys.readouterr().out
     announced(FAMILIES, "flush", f"{__name__}:FLUSH")
     assert solve(fat_head(), equal_devices(2), job=replace(JOB, schedules=("flush",))).plan.schedule.family == "flush"
+
+
+def test_collectives_are_listed(announced: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """Pipeplan's own and those of packages, each with a line; of a broken one that is the reason."""
+    announced(COLLECTIVES, "star", f"{__name__}:Star")
+    assert main(["list", "collectives"]) == 0
+    assert re.search(r"ring +A ring all-reduce[^\n]*\nstar +Every replica sends", capsys.readouterr().out)
+    announced(COLLECTIVES, "star", "no.such.package:Star")
+    assert main(["list", "collectives"]) == 0
+    assert "cannot be loaded" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("value", ["no.such.package:cut", f"{__name__}:JOB", "math:pi"])
