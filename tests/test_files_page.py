@@ -94,6 +94,8 @@ def test_templates_are_valid_as_they_stand(file: str, tmp_path: Path, capsys: py
     assert main(["new", file, str(path)]) == 2
     assert "is there already, and is not overwritten" in capsys.readouterr().err
     assert path.read_text() == template(file)
+    assert main(["new", file, "-"]) == 0
+    assert capsys.readouterr().out == template(file)
 
 
 def test_lines_of_a_job_that_are_commented_out_are_valid() -> None:

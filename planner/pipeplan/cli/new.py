@@ -11,7 +11,7 @@ TEMPLATES = ("cluster", "experiment", "job")
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``new``."""
     parser.add_argument("file", metavar="NAME", choices=TEMPLATES, help=", ".join(TEMPLATES))
-    parser.add_argument("path", metavar="PATH", nargs="?", type=Path, help="where to write it (NAME.yaml)")
+    parser.add_argument("path", metavar="PATH", nargs="?", type=Path, help="where to write it (NAME.yaml); - prints it")
 
 
 def run(options: Namespace) -> int:
@@ -19,6 +19,9 @@ def run(options: Namespace) -> int:
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import write_whole
 
+    if str(options.path) == "-":
+        print(template(options.file), end="")
+        return 0
     path = options.path or Path(f"{options.file}.yaml")
     if path.exists():
         raise InputError(f"{path} is there already, and is not overwritten; name another file")
