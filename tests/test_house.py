@@ -59,6 +59,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "graph": {"common"},
         "schedule": {"common"},
         "sharding": {"common"},
+        "slicing": {"common"},
         "fractional": {"common", "partition"},
         "allocation": {"common", "partition", "graph"},
         "joint": {"common", "partition", "schedule"},

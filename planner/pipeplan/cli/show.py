@@ -1,4 +1,4 @@
-"""``pipeplan show``: a short summary of a model, cluster, device, schedule, balancer, collective or experiment, or a file."""
+"""``pipeplan show``: a short summary of what `pipeplan list` names, or of a file."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
