@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.wording import some
+from pipeplan.io.atomic import replacing
 from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.inventory import parameter_names
 from pipeplan_executor.checkpoint.record import Record, read_record
@@ -87,11 +88,9 @@ def save_safetensors(path: str | Path, file: str | Path) -> None:
             written[name] = tensor.contiguous()
         else:
             shared[name] = first
-    target = Path(file)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    save_file(written, part, metadata=shared)
-    part.replace(target)
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    with replacing(Path(file)) as part:
+        save_file(written, part, metadata=shared)
 
 
 def _optimizer(record: Record, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

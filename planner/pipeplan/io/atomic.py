@@ -4,7 +4,8 @@ import os
 import stat
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeplan.core.errors import InputError
@@ -32,15 +33,32 @@ def write_whole(path: Path, content: str | bytes) -> None:
         if written_in_place(path):
             _into(path, data)
             return
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _refused(path, error) from error
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Context that yields an empty file beside ``path``, which is synced and becomes the file there behind the block.
+
+    Raises
+    ------
+    InputError
+        As `write_whole`. No temporary file remains then, nor after an error of the block.
+    """
+    printable_path(path)
+    try:
         target = path.resolve()
         handle, name = _temporary(target)
+        os.close(handle)
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(path, error) from error
     part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
+        yield part
+        with part.open("rb") as file:
             os.fsync(file.fileno())
         part.chmod(_mode(target))
         part.replace(target)
