@@ -30,8 +30,8 @@ class Shape:
 
     ``positions`` is the number of learned positions (0 for rotary ones), ``segments`` that of learned segments;
     ``gated`` inner parts have three matrices; ``biased`` layers have biases and two-parameter norms; ``transform`` is
-    a square layer before the head (BERT); ``dtype`` the number format; ``key_heads`` the heads of keys and values, if
-    there are fewer of them than ``heads``.
+    a square layer before the head (BERT, whose attention alone looks ahead); ``dtype`` the number format; ``key_heads``
+    the heads of keys and values, if there are fewer of them than ``heads``.
     """
 
     name: str
@@ -179,7 +179,7 @@ class _Operators:
             "attention", "attention", {"head": heads, TOKEN: s},
             dict.fromkeys(("query", "key", "value"), own), own, e * s * h, kept=True,
             forward_flops=4 * s * s * h, input_gradient_flops=8 * s * s * h,
-            attention=Attention(queries=e * s * h, keys=2 * e * s * k, heads=heads),
+            attention=Attention(e * s * h, 2 * e * s * k, heads, masked=not shape.transform),
         )  # fmt: skip
         self._linear("out", "attention", h, h, kept=False)
         self._elementwise("residual_1", (INPUT, "out"), h)

@@ -6,7 +6,18 @@ from argparse import ArgumentParser, Namespace
 from pipeplan.cli.base import OUTPUT, Command, add_json, add_report, group, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
-PLAN = ("stages", "micro_batches", "schedule", "replicas", "team", "way", "chunks", "recompute", "zero")
+PLAN = (
+    "stages",
+    "micro_batches",
+    "schedule",
+    "replicas",
+    "team",
+    "way",
+    "chunks",
+    "recompute",
+    "zero",
+    "token_slices",
+)
 """Options that describe the plan to judge; the proved one is free in them."""
 
 
@@ -38,6 +49,7 @@ def configure(parser: ArgumentParser) -> None:
     plan.add_argument("--chunks", type=number, metavar="N", help="stages per device of interleaved and the like (2)")
     plan.add_argument("--recompute", default="none", metavar="{none,choose,full}", help="(none)")
     plan.add_argument("--zero", type=number, default=0, metavar="N", help="level of ZeRO (0)")
+    plan.add_argument("--token-slices", type=number, default=1, metavar="N", help="equal slices of a sequence (1)")
     add_json(parser)
     files = group(parser, OUTPUT)
     files.add_argument("-o", "--output", metavar="PLAN", help="save the judged plan here, if it fits; - prints it")

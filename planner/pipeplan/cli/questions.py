@@ -91,6 +91,11 @@ def _add_teams(parser: ArgumentParser) -> None:
         metavar="N,N",
         help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
     )
+    add(
+        "--slices",
+        metavar="N,N",
+        help="equal token slices of a sequence to consider (sequence chunks), like 1,4,16 (default: 1)",
+    )
     add("--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove")
     add(
         "--sequence-parallel",

@@ -121,6 +121,8 @@ class Job:
         Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020); empty is every level that suits. The replicas of a
         stage share out, from level 1 on, the update and the optimiser's state; from level 2 on, gradients too; at
         level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 they have equally many replicas.
+    slices : tuple of int
+        Numbers of equal token slices of a sequence to consider (sequence chunks); empty is 1, whole sequences.
     teams : tuple of int
         Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. Replicas,
         depths and micro-batches count teams as devices; memory is that of one device.
@@ -186,6 +188,7 @@ class Job:
     regular: bool = False
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
+    slices: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True
@@ -241,6 +244,7 @@ class Job:
             ("micro_batches", "numbers of micro-batches"),
             ("depths", "depths asked for (a pipeline has at least one stage)"),
             ("replicas", "replicas asked for (a stage has at least one)"),
+            ("slices", "token slices asked for (1 is whole sequences)"),
             ("teams", "devices of a team asked for (a team has at least one)"),
         ):
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
@@ -265,6 +269,8 @@ class Job:
             )
         if self.regular:
             self._check_regular()
+        if max(self.slices, default=1) > 1:
+            self._check_slices()
         if self.intra_layer:
             self._check_divided()
         for count in self.micro_batches:
@@ -278,6 +284,16 @@ class Job:
                 f"level {self.level} of ZeRO (zero) is planned for the time of steps; ask for level 1, or for the "
                 "objective 'step'"
             )
+
+    def _check_slices(self) -> None:
+        """Refuse what token slices exclude."""
+        many = f"{max(self.slices)} token slices (slices)"
+        if not self.objective.simulated:
+            raise InputError(f"{many} shorten steps; ask for the objective 'step' or 'period', or for whole sequences")
+        if "any" in self.schedules:
+            raise InputError(f"{many} run in the orders of families, not schedules 'any'; drop one")
+        if min(self.zero, default=0) >= SHARDED:
+            raise InputError(f"{many} are planned at levels 0 and 1 of ZeRO (zero), not {min(self.zero)}; drop one")
 
     def _check_regular(self) -> None:
         """Require equal replicas, and refuse what contradicts regular plans."""
@@ -296,6 +312,7 @@ class Job:
             (self.level >= SHARDED, f"level {self.level} of ZeRO (zero) keeps layers whole"),
             (self.regular, "regular plans have whole layers"),
             (team > 1, f"teams of {team} split layers between their devices"),
+            (max(self.slices, default=1) > 1, "token slices (slices) have whole layers"),
         ):
             if asked:
                 raise InputError(f"{why}, and intra_layer divides them between stages; drop one")

@@ -23,6 +23,7 @@ from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, plain, whole
 from pipeplan.core.layers import Layer, LayerCost, Tie, Work, blocks_of, tie_faults
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.parts import each_a, mapping, printable
+from pipeplan.core.slicing import Slicing
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, hint
@@ -123,6 +124,8 @@ class Model(Tabular):
     ties : tuple of Tie
     operators, parts, frozen_parts : mapping
         As above.
+    slicing : Slicing or None
+        If a sample is one token slice of a sequence (`pipeplan.costs.slices`).
 
     Raises
     ------
@@ -150,6 +153,12 @@ class Model(Tabular):
     operators: Mapping[str, OperatorGraph] = field(default_factory=dict)
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     frozen_parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    slicing: Slicing | None = None
+
+    @property
+    def slices(self) -> int:
+        """Samples of a sequence: its token slices, or 1."""
+        return 1 if self.slicing is None else self.slicing.count
 
     def __post_init__(self) -> None:
         self._check_parts()

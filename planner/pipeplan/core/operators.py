@@ -42,12 +42,20 @@ class Attention:
         Into how many parts heads may be divided, those of keys and values too; 1 if they may not.
     causal : bool
         Whether queries attend to no later keys, and no work is spent on these.
+    masked : bool
+        Whether queries attend to no later keys, and the work on these is counted all the same.
     """
 
     queries: int
     keys: int
     heads: int = 1
     causal: bool = False
+    masked: bool = False
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether queries attend to no later keys."""
+        return self.causal or self.masked
 
     def of_samples(self, count: int) -> "Attention":
         """Return what it is for so many samples as one."""

@@ -125,6 +125,9 @@ class Plan(Tabular):
     optimizer : str
     state_bytes, gradient_bytes : int or None
         Bytes of state, and of gradients, that were stated for each parameter; None follows from the rest.
+    slices : tuple of int
+        Tokens of each slice of a sequence, in order; empty if sequences stay whole. Micro-batch m goes to replica m mod
+        r with all its slices.
     stages : tuple of PlanStage
     schedule : Schedule
         ``schedule.orders[r]`` is the order of rank r; rank r runs on device ``ranks[r]``.
@@ -189,6 +192,7 @@ class Plan(Tabular):
     yardstick: Yardstick = field(default_factory=Yardstick)
     state_bytes: int | None = None
     gradient_bytes: int | None = None
+    slices: tuple[int, ...] = ()
 
     @property
     def shape(self) -> str:
@@ -201,9 +205,17 @@ class Plan(Tabular):
         many = counted(self.micro_batches, "micro-batch")
         teams = team_suffix(self.teams, self.parallelism, mesh=self.mesh)
         return (
-            f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}, "
+            f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}{self._cut}, "
             f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
         )
+
+    @property
+    def _cut(self) -> str:
+        """How sequences are cut, as a suffix: ``' in 32 slices of 256 tokens'``."""
+        if not self.slices:
+            return ""
+        least, most = min(self.slices), max(self.slices)
+        return f" in {len(self.slices)} slices of {least if least == most else f'{least} to {most}'} tokens"
 
     @property
     def _splits(self) -> str:

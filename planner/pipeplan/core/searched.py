@@ -104,7 +104,11 @@ UNEQUAL_ORDERS = "orders outside the listed families on stages of unequal widths
 TWO_LANES = "orders of two lanes per device outside the listed families"
 OTHER_HOLDING = "schedules that hold fewer micro-batches than the listed one"
 STALE = "stale weights (PipeDream, 2BW)"
-SLICES = "token slices of a micro-batch"
+SLICES = "token slices of a micro-batch (--slices)"
+UNLIKE_SLICES = (
+    "token slices of unequal lengths, with split backwards, at levels 2 and 3 of ZeRO, on stages "
+    "that differ in replicas, or beside context parallelism"
+)
 UNEQUAL_SIZES = "micro-batches of unequal sizes"
 OTHER_SIZES = "micro-batches of other or unequal sizes"
 UNPROFILED_SIZES = "micro-batches of sizes that no profile covers (--extrapolate searches them), or unequal ones"
@@ -142,6 +146,8 @@ class Searched:
     restrictions : tuple of str
         Constraints that narrow the space further.
     not_searched : tuple of str
+    slices : tuple of int
+        Numbers of token slices; empty is whole sequences only.
     """
 
     micro_batch_sizes: tuple[int, ...]
@@ -162,6 +168,7 @@ class Searched:
     answer: str = ""
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
+    slices: tuple[int, ...] = ()
 
     def as_text(self) -> str:
         """Describe the searched space in one sentence without its full stop."""
@@ -175,7 +182,8 @@ class Searched:
         parts += [self.answer] * bool(self.answer)
         if self.unlike:
             parts.append(f"unlike devices in {'any' if self.order == Order.SEARCH else 'the given'} order")
-        parts.append(f"micro-batches of {listed(self.micro_batch_sizes)}")
+        cut = f", in {listed(self.slices)} token slices" * bool(self.slices)
+        parts.append(f"micro-batches of {listed(self.micro_batch_sizes)}{cut}")
         named = [name for name in self.schedules if name != "any"]
         parts.append(f"schedule{'s' * (len(named) > 1)} {', '.join(named)}, {self.schedules_reach}")
         parts += [self.in_flight] * (self.in_flight == FALLING)
@@ -263,6 +271,12 @@ class Searched:
         without += [loss] * bool(loss) + [FROZEN_TEAMS] * frozen
         return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
 
+    def with_slices(self, counts: tuple[int, ...], families: Sequence[str]) -> "Searched":
+        """Return the description with these numbers of token slices, and the families that run them."""
+        schedules = tuple(dict.fromkeys((*self.schedules, *families)))
+        rest = tuple(UNLIKE_SLICES if sentence == SLICES else sentence for sentence in self.not_searched)
+        return replace(self, slices=counts, schedules=schedules, not_searched=rest)
+
     def with_answer(self, depth: int, widths: Sequence[int]) -> "Searched":
         """Return the description with a plan beside those that are listed, which is the answer."""
         stages = "1 stage" if depth == 1 else f"{depth} stages"
@@ -285,6 +299,7 @@ class Searched:
         return {
             "depths": self.depths,
             "micro_batch_sizes": list(self.micro_batch_sizes),
+            "slices": list(self.slices),
             "schedules": list(self.schedules),
             "schedules_reach": self.schedules_reach,
             "partitions": self.partitions,

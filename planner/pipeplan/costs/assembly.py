@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED
-from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Placement, Stage, exposed
+from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Placement, Stage, Times, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import Boundaries, Chain
@@ -151,9 +151,11 @@ def _stage(
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
     rebuilt = [int(chain.again[s, i]) for i in again]
+    first_forward, first_backward = (int(table[s, a:b].sum()) for table in (chain.first_forward, chain.first_backward))
+    first_backward += sum(int(chain.first_forward[s, i]) for i in again)
     return Stage(
-        forward=forward,
-        backward=backward + repeated,
+        forward=_of_slices(forward, first_forward, chain.slices),
+        backward=_of_slices(backward + repeated, first_backward, chain.slices),
         input_gradient=input_gradient + repeated,
         weight_gradient=weight_gradient,
         update=update + sum(int(shared.update[s]) for shared in copies),
@@ -166,6 +168,14 @@ def _stage(
         buckets=buckets,
         gather_buckets=gather_buckets,
     )
+
+
+def _of_slices(total: int, first: int, count: int) -> Times:
+    """Return the time of each of ``count`` slices, which grows by the same step from slice to slice."""
+    if count == 1:
+        return total
+    step = 2 * (total - count * first) // (count * (count - 1))
+    return tuple(first + k * step for k in range(count))
 
 
 def _without_parts(chain: Chain, span: tuple[int, int, int]) -> int:

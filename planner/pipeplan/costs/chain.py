@@ -106,6 +106,11 @@ class Chain(LayerTables):
         Device groups: the devices of ``groups[s]`` are the replicas of stage s, all of one kind.
     micro_batch : int
         Samples of a micro-batch.
+    slices : int
+        Token slices of a micro-batch: ``forward`` and ``backward`` are sums over them, and what is saved, kept, sent
+        and received is that of one.
+    first_forward, first_backward : array
+        Those of the first slice.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
     parts, whole : array
@@ -154,7 +159,7 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
-        **dict.fromkeys(("parts", "whole"), ("Sn",)),
+        **dict.fromkeys(("parts", "whole", "first_forward", "first_backward"), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "frozen", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt", "forward_workspace"), ("Sn",)),
@@ -169,6 +174,9 @@ class Chain(LayerTables):
     micro_batch: int
     input_gradient: Array
     weight_gradient: Array
+    slices: int = 1
+    first_forward: Array = LEFT_OUT
+    first_backward: Array = LEFT_OUT
     parts: Array = LEFT_OUT
     whole: Array = LEFT_OUT
     lost: Array = LEFT_OUT
@@ -233,9 +241,11 @@ class Chain(LayerTables):
         return int(self.resident[s, a:b].sum()) + sum(int(shared.resident[s]) for shared in self.copies(a, b))
 
     def link_counts(self, micro_batches: int) -> Array:
-        """Return the micro-batches that use the busiest resource of each link in a step, shape (S − 1,)."""
+        """Return the micro-batches, or slices, on the busiest resource of each link in a step, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // period) for m in remainders) for period, remainders in self.busiest]
-        return np.maximum(np.array(counts, np.int64), 1)  # with few micro-batches another resource of the link is used
+        return self.slices * np.maximum(
+            np.array(counts, np.int64), 1
+        )  # with few micro-batches another resource of the link is used
 
     def head(self, stages: int) -> "Chain":
         """Return the same chain on the first ``stages`` stages."""

@@ -17,7 +17,7 @@ from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.layers import item_size, layer_costs
 from pipeplan.costs.network import busiest, least_together, links_between, rings
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import Passes
@@ -81,7 +81,7 @@ class Prices:
                 state_bytes=job.state_bytes,
             )
             try:
-                table = Table(self.model, costs, job.recompute is Recompute.FULL)
+                table = Table(self.model, costs, job.recompute is Recompute.FULL, self._keys(kind, micro_batch))
             except OverflowError as error:
                 raise InputError(
                     f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
@@ -91,9 +91,20 @@ class Prices:
             self._tables[key] = table
         return self._tables[key]
 
+    def _keys(self, kind: DeviceKind, micro_batch: int) -> tuple[tuple[int, int], ...]:
+        """Bytes of keys and values of each layer's attention, and of their gradients, of a slice of a micro-batch."""
+        slicing, size = self.model.slicing, item_size(self.model.dtype)
+        if slicing is None:
+            return ()
+        split = None if self.split is None else self.split.at(kind.team)
+        rows = (None,) * len(slicing.layers) if split is None else split.strategies[kind.name, micro_batch]
+        sizes = () if split is None else split.sizes
+        kept = [micro_batch * own.kept(row, sizes) for own, row in zip(slicing.layers, rows, strict=True)]
+        return tuple((own, own // size * max(size, 4)) for own in kept)
+
     def _require_exact(self, table: Table, kind: DeviceKind, micro_batch: int) -> None:
         """Refuse costs whose sums over a step would exceed the range of exact integers."""
-        count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
+        count, name = self.job.batch // micro_batch * self.model.slices, f"{self.model.name} on {kind.name}"
         stages = min(len(self.cluster.devices), len(self.model.layers))
         per_byte, latency = self._slowest
         parameters = float(sum(layer.parameters for layer in self.model.layers))
@@ -240,7 +251,7 @@ class Prices:
         The former is without `gather_base` and `lost`. At level 2 the first forward gathers one unit ahead. What is
         exposed of that is hidden by nothing else.
         """
-        forward, parameters = self.table(kind, micro_batch).forward, self.kept.parameters(kind)
+        forward, parameters = self.table(kind, micro_batch).first_forward, self.kept.parameters(kind)
         nothing = np.zeros_like(parameters)
         speed = self._speed(kind)
         if self.job.level != SHARDED:
@@ -278,10 +289,10 @@ class Prices:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
         job, table = self.job, self.table(kind, micro_batch)
         if not self._speed_at_ends(kind):
-            return np.zeros_like(table.backward)
+            return np.zeros_like(table.first_backward)
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
-        return table.backward
+        return table.first_backward
 
     def overlaps(self, kind: DeviceKind, micro_batch: int) -> bool:
         """Return True if gradients on a kind of device may be summed while the last backward runs."""
@@ -336,6 +347,9 @@ class Prices:
             micro_batch=micro_batch,
             forward=by_stage([forward for forward, _ in times]),
             backward=by_stage([backward for _, backward in times]),
+            first_forward=rows("first_forward"),
+            first_backward=rows("first_backward"),
+            slices=self.model.slices,
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
             parts=rows("parts"),

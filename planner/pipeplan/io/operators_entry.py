@@ -29,6 +29,7 @@ class AttentionEntry(Strict):
     keys: Bytes
     heads: Count = 1
     causal: bool = False
+    masked: bool = False
 
 
 class OperatorEntry(Strict):
@@ -98,7 +99,7 @@ def _operator(entry: OperatorEntry) -> Operator:
     row["weights"] = tuple(Weight(each.name, each.loops, each.size, each.shared) for each in entry.weights)
     if entry.attention is not None:
         own = entry.attention
-        row["attention"] = Attention(own.queries, own.keys, own.heads, own.causal)
+        row["attention"] = Attention(own.queries, own.keys, own.heads, own.causal, own.masked)
     return Operator(**row)
 
 
@@ -129,7 +130,8 @@ def _operator_data(each: Operator) -> Row:
     own = each.attention and Row(
         queries=written_bytes(each.attention.queries),
         keys=written_bytes(each.attention.keys),
-        **lean(heads=each.attention.heads if each.attention.heads > 1 else None, causal=each.attention.causal or None),
+        **lean(heads=each.attention.heads if each.attention.heads > 1 else None),
+        **lean(causal=each.attention.causal or None, masked=each.attention.masked or None),
     )
     return Row(
         name=each.name,

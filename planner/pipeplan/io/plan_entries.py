@@ -134,10 +134,11 @@ class StageEntry(Strict):
 
     describes = Stage
 
-    forward: Whole
-    backward: Whole
-    input_gradient: Whole = 0
-    weight_gradient: Whole = 0
+    forward: Whole | Items[Whole]
+    """One number, or one for each token slice; likewise the next three."""
+    backward: Whole | Items[Whole]
+    input_gradient: Whole | Items[Whole] = 0
+    weight_gradient: Whole | Items[Whole] = 0
     update: Whole = 0
     reduce: Whole = 0
     gather: Whole = 0
@@ -179,7 +180,7 @@ class PlanFile(Strict):
 
     describes = Plan
 
-    format: Literal["pipeplan-plan/4", "pipeplan-plan/3", "pipeplan-plan/2"]
+    format: Literal["pipeplan-plan/5", "pipeplan-plan/4", "pipeplan-plan/3", "pipeplan-plan/2"]
     """Version of the format."""
     model: str
     """Name of the model."""
@@ -225,3 +226,5 @@ class PlanFile(Strict):
     parallelism: Items[Literal["sequence", "context", "loss"]] = ()
     yardstick: YardstickEntry | None = None
     """What throughput is measured by."""
+    slices: Items[Count] = ()
+    """Tokens of each slice of a sequence."""

@@ -32,7 +32,8 @@ from pipeplan.io.strategies_entry import strategies_data, strategies_of
 from pipeplan.io.text import json_text, parse_data, read_text
 from pipeplan.simulate.claims import validate_claims
 
-FORMAT = "pipeplan-plan/4"
+FORMAT, SLICED = "pipeplan-plan/4", "pipeplan-plan/5"
+"""The format of plans, and that of plans with token slices, which older versions cannot run."""
 OLDER = ("pipeplan-plan/3", "pipeplan-plan/2")
 """Formats that are read as well.
 
@@ -50,18 +51,16 @@ _MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "sh
 _PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
 """Fields that are the same in the file and in the plan."""
 _OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "strategies", "context", "parallelism",
-             "yardstick")  # fmt: skip
+             "yardstick", "slices")  # fmt: skip
 """Fields without which older versions read plans: they are left out where they say nothing."""
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Return the plain data of a plan, as in a file."""
-    for s, stage in enumerate(plan.pipeline.stages):
-        if stage.slices > 1:
-            raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
     schedule, pipeline = plan.schedule, asdict(plan.pipeline)
     attention = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
-    data: dict[str, Any] = {"format": FORMAT} | {name: getattr(plan, name) for name in _PLAIN}
+    sliced = plan.slices or any(stage.slices > 1 for stage in plan.pipeline.stages)
+    data: dict[str, Any] = {"format": SLICED if sliced else FORMAT} | {name: getattr(plan, name) for name in _PLAIN}
     data |= {
         "gap": _gap(plan.value, plan.bound),
         "stages": [_stage_data(stage, plan.team > 1) for stage in plan.stages],
@@ -130,7 +129,7 @@ def load_plan(path: Path) -> Plan:
 
 def plan_from_data(data: Any, where: str) -> Plan:
     """Build a plan from plain data; ``where`` names the source in errors."""
-    if isinstance(data, dict) and data.get("format") not in (FORMAT, *OLDER):
+    if isinstance(data, dict) and data.get("format") not in (SLICED, FORMAT, *OLDER):
         found = repr(data["format"]) if "format" in data else "no format"
         raise InputError(f"{where} is not a plan that this version reads: it has {found}, not {FORMAT!r}")
     file = check(PlanFile, _today(data), where)
@@ -147,7 +146,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
     return Plan(
         stages=tuple(_stage(entry, file.team) for entry in file.stages),
         schedule=Schedule(file.schedule.family, orders, file.schedule.two_lanes),
-        pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
+        pipeline=_pipeline(file.pipeline, gathers=file.format not in OLDER, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
         strategies=_in_order(strategies_of(file.strategies), [name for entry in file.stages for name in entry.layers]),

@@ -23,8 +23,19 @@ from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.schedules.family import Family, alternates, checked
 from pipeplan.schedules.placed import PlacedFamily
+from pipeplan.schedules.slices import SLICED, sliced_families
 
-__all__ = ["FAMILIES", "PLACED", "Family", "PlacedFamily", "family", "first_deadlock", "one_forward_one_backward"]
+__all__ = [
+    "FAMILIES",
+    "PLACED",
+    "SLICED",
+    "Family",
+    "PlacedFamily",
+    "family",
+    "first_deadlock",
+    "one_forward_one_backward",
+    "sliced_families",
+]
 
 _FILES = ("gpipe", "alternate")
 _PLACED_FILES = ("interleaved", "zero_bubble", "vee", "chimera")
@@ -33,7 +44,7 @@ _PLACED_FILES = ("interleaved", "zero_bubble", "vee", "chimera")
 def _adapted(found: Any, name: str, _: str) -> Family:
     if not isinstance(found, Family):
         raise InputError(f"it is no pipeplan.schedules.Family: {shown(found)}")
-    if found.name != name or alternates(name) or name in (*PLACED, "any", "found"):
+    if found.name != name or alternates(name) or name in (*PLACED, *SLICED, "any", "found"):
         raise InputError(
             f"the family calls itself {found.name!r}: a name of its own is needed, without '1f1b' in front"
         )
@@ -66,6 +77,8 @@ def family(name: str) -> Family:
     InputError
         If there is none; the text lists the known ones.
     """
+    if name in SLICED:
+        raise InputError(f"schedule family {name!r} runs token slices; say how many with slices (--slices 1,4,16)")
     if name in PLACED:
         raise InputError(
             f"schedule family {name!r} places stages itself ({PLACED[name].summary}); plans choose from "

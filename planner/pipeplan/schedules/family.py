@@ -119,7 +119,7 @@ def _always(_replicas: Sequence[int], _micro_batches: int, *, answer: Answer) ->
 
 def alternates(name: str) -> bool:
     """Return whether a family of that name is a 1F1B family."""
-    return name.startswith("1f1b")
+    return name.startswith("1f1b") and name != "1f1b-slices"
 
 
 def check_size(replicas: Sequence[int], micro_batches: int) -> None:

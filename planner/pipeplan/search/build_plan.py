@@ -36,6 +36,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         optimizer=job.optimizer,
         state_bytes=job.state_bytes,
         gradient_bytes=job.gradient_bytes,
+        slices=() if model.slicing is None else (model.slicing.tokens,) * model.slices,
         stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=evaluated.schedule,
         ranks=evaluated.candidate.ranks,
@@ -50,7 +51,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
 def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     """Return the plan of a question in which teams are devices as a plan for the whole model."""
     if split is None:
-        return plan
+        return replace(plan, fingerprint=model.fingerprint)
     rows = [_on_mesh(plan, stage, model, split) for stage in plan.stages]
     return replace(
         plan,

@@ -116,8 +116,9 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
 
 
 def follows_recurrence(candidate: Candidate) -> bool:
-    """Return True if `pipeplan.simulate.recurrence` covers the schedule: GPipe, 1F1B, one stage per device."""
-    return not candidate.placement and (candidate.family.alternates or candidate.family.phases)
+    """Return True if `pipeplan.simulate.recurrence` covers the schedule: GPipe, 1F1B, a stage per device, no slices."""
+    ordered = candidate.family.alternates or candidate.family.phases
+    return ordered and not candidate.placement and candidate.chain.slices == 1
 
 
 def peaks(evaluated: EvaluatedPlan) -> tuple[int, ...]:
@@ -212,4 +213,4 @@ def small_enough(candidate: Candidate) -> bool:
 
 def actions(candidate: Candidate) -> int:
     """Number of actions: a forward and a backward of each micro-batch on each stage."""
-    return 2 * candidate.micro_batches * candidate.depth
+    return 2 * candidate.micro_batches * candidate.chain.slices * candidate.depth

@@ -230,6 +230,7 @@ def as_json(result: Result) -> dict[str, object]:
         "backend": result.backend,
         "micro_batch": result.plan.micro_batch,
         "micro_batches": result.plan.micro_batches,
+        "slices": list(result.plan.slices),
         "schedule": result.plan.schedule.family,
         "zero": result.plan.zero,
         "stages": [_stage_json(stage) for stage in result.plan.stages],

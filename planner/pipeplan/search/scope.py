@@ -57,6 +57,10 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         restrictions=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
     )
+    if job.slices and max(job.slices) > 1:
+        found = found.with_slices(
+            job.slices, tuple(name for own in spaces.sliced.values() for name in own.lowest.schedules)
+        )
     orders = space.any_order or any(family.two_lanes for family in space.families)
     alike = [split for split in spaces.teams if isinstance(split, Split)]
     ways = Counter(split.team for split in alike if not split.mesh)

@@ -176,6 +176,9 @@ def _lists(plan: Plan) -> Iterator[str]:
     """Yield contradictions between the action lists and the plan's micro-batches and reductions."""
     if plan.schedule.micro_batches != plan.micro_batches:
         yield f"its lists run {plan.schedule.micro_batches} micro-batches, it says {plan.micro_batches}"
+    run = 1 + max((action.slice for action in plan.schedule.actions()), default=0)
+    if len(plan.slices or (0,)) != run or any(stage.slices not in (1, run) for stage in plan.pipeline.stages):
+        yield f"its lists run {run} slices of each micro-batch; it has the tokens or the times of another number"
     tied = {stage for group in plan.pipeline.tied for stage in group}
     for group in plan.pipeline.tied:
         if len(group) < 2 or list(group) != sorted(set(group)):
@@ -189,13 +192,13 @@ def _lists(plan: Plan) -> Iterator[str]:
 def _buckets(plan: Plan) -> Iterator[str]:
     """Yield contradictions between a stage's buckets, its layers, its reduction and its gather."""
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        last_backward = max(priced.total(Kind.BACKWARD), priced.total(Kind.WEIGHT_GRADIENT))
+        last_backward = max(priced.duration(Kind.BACKWARD), priced.duration(Kind.WEIGHT_GRADIENT))
         what = f"sums of stage {number}", "summed", "behind its last backward", "reduction"
         yield from _exposed(*what, stage, priced.buckets, last_backward, priced.reduce)
         if priced.gather and (stage.replicas == 1 or not plan.zero):
             yield f"stage {number} gathers, although its replicas share out nothing"
         what = f"gathers of stage {number}", "needed", "before its first forward", "gather"
-        yield from _exposed(*what, stage, priced.gather_buckets, priced.total(Kind.FORWARD), priced.gather)
+        yield from _exposed(*what, stage, priced.gather_buckets, priced.duration(Kind.FORWARD), priced.gather)
 
 
 def _exposed(

@@ -108,13 +108,6 @@ def test_a_plan_of_version_3_gathers_in_its_updates(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.json") == plan()
 
 
-def test_times_of_single_slices_have_no_place_in_this_format() -> None:
-    """A stage whose slices differ is refused when written, rather than when it is read."""
-    stages = (replace(plan().pipeline.stages[0], forward=(4, 6)), plan().pipeline.stages[1])
-    with pytest.raises(InputError, match="one time for all slices of a stage; stage 0 has one for each"):
-        plan_data(replace(plan(), pipeline=replace(plan().pipeline, stages=stages)))
-
-
 def broken(**changes: Any) -> dict[str, Any]:
     """The plan's data with some fields replaced; a dotted path with __ for the dots."""
     data = json.loads(json.dumps(plan_data(plan())))

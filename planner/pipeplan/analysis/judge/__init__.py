@@ -59,6 +59,7 @@ def judge(
     chunks: int | None = None,
     recompute: Recompute | str = Recompute.NONE,
     zero: int = 0,
+    token_slices: int = 1,
     job: Job | None = None,
     time_limit: float = 60.0,
     gap: float = 0.0,
@@ -104,6 +105,8 @@ def judge(
         Layers that the plan recomputes: none, those that it takes to fit, or all.
     zero : int
         Level of ZeRO.
+    token_slices : int
+        Equal slices of a sequence, which ``'1f1b'`` (then ``'1f1b-slices'``) or ``'terapipe'`` runs.
     time_limit : float
         Seconds for the proved plan, and before it as many for an order to be found.
 
@@ -134,6 +137,7 @@ def judge(
         way=way,
         chunks=chunks,
         zero=zero,
+        token_slices=token_slices,
     )
     best = _best(model, cluster, job, written)
     if written.is_found:

@@ -14,7 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Placement
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
-from pipeplan.schedules import PLACED, Family, family
+from pipeplan.schedules import PLACED, SLICED, Family, family, sliced_families
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import LEANEST
@@ -40,6 +40,8 @@ class HandWritten:
         Stages per device, of a family that places several; None for its own number.
     recompute : Recompute
     zero : int
+    token_slices : int
+        Equal slices of a sequence.
     """
 
     stages: tuple[int, ...]
@@ -51,6 +53,7 @@ class HandWritten:
     chunks: int | None
     recompute: Recompute
     zero: int
+    token_slices: int = 1
 
     @classmethod
     def read(cls, stages: Any, replicas: Any, team: Any, recompute: Any, **rest: Any) -> "HandWritten":
@@ -69,6 +72,9 @@ class HandWritten:
             raise InputError(f"schedule must be the name of one, not {shown(self.schedule)}")
         whole(self.micro_batches, "the number of micro-batches", 1)
         whole(self.zero, "zero", 0)
+        whole(self.token_slices, "token_slices", 1)
+        if self.token_slices > 1:
+            self._check_slices()
         if self.chunks is not None:
             whole(self.chunks, "chunks (stages per device)", 1)
         if self.placed:
@@ -87,6 +93,15 @@ class HandWritten:
                 f"{max(self.replicas)} replicas of a stage share {counted(self.micro_batches, 'micro-batch')}, so that "
                 "some have none; take more micro-batches, or fewer replicas"
             )
+
+    def _check_slices(self) -> None:
+        if self.schedule not in (FREE, *SLICED):
+            raise InputError(
+                f"schedule {self.schedule} runs whole sequences; {self.token_slices} token slices (token_slices) run "
+                f"{' or '.join(SLICED)}"
+            )
+        if len({*self.replicas}) > 1 or len({*self.team}) > 1:
+            raise InputError("token slices need as many replicas, and equal teams, in all stages; give one number each")
 
     def _check_placed(self) -> None:
         name = self.schedule
@@ -130,6 +145,9 @@ class HandWritten:
     @property
     def family(self) -> Family:
         """The schedule's family, of stages with devices of their own."""
+        if self.token_slices > 1:
+            free, *others = sliced_families(self.token_slices)
+            return next((each for each in others if each.name == self.schedule), free)
         return family(LEANEST if self.placed or self.is_found or self.schedule == FREE else self.schedule)
 
     @property
@@ -179,12 +197,15 @@ class HandWritten:
             regular=job.regular and len(sizes) == 1,
             recompute=self.recompute,
             zero=(self.zero,),
+            slices=(self.token_slices,) if self.token_slices > 1 else (),
             teams=() if sizes == (1,) else sizes,
             unlike_teams=len(sizes) > 1,
         )
 
     def compared(self, job: Job) -> Job:
-        """The job of the proved plan: where it names no sizes of teams, also those of this plan."""
+        """The job of the proved plan: where it names no slices, or sizes of teams, also those of this plan."""
+        if self.token_slices > 1 and not job.slices:
+            job = replace(job, slices=(1, self.token_slices))
         sizes = {1, *self.team}
         if job.teams or sizes == {1} or job.intra_layer or not job.objective.simulated:
             return job

@@ -34,6 +34,8 @@ def outside(found: Priced, written: HandWritten, asked: Job) -> str:
     teams = _teams(asked, written)
     if teams or found.setting.left_out:
         return teams or LEFT_OUT
+    if written.token_slices not in (asked.slices or (1,)):
+        return f"it has {written.token_slices} token slices, asked for are {', '.join(map(str, asked.slices or (1,)))}"
     candidate = found.evaluated.candidate
     if candidate.crowded is not None:  # before its schedule, which no space has either
         return candidate.crowded

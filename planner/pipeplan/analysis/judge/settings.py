@@ -16,6 +16,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix
 from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, kind_name, mixed_cluster
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.slices import sliced
 from pipeplan.search.space.space import Space
 
 
@@ -38,6 +39,8 @@ def settings(model: Model, cluster: Cluster, job: Job, plan: HandWritten) -> Ite
     InputError
         If there are too few devices or teams, if those of a stage are unlike, or if nothing can be split.
     """
+    if job.slices:
+        model = sliced(model, job.slices[0])
     if not job.teams:
         yield Setting(Space(model, cluster, job), _groups(cluster, plan, "devices"))
         return

@@ -37,14 +37,14 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
 
 
 def most_in_flight(order: Sequence[Action], stage: int) -> int:
-    """Return the largest number of micro-batches of a stage between their forward and their backward."""
-    most, held = 0, set[int]()
+    """Return the largest number of micro-batches, or slices, of a stage between their forward and their backward."""
+    most, held = 0, set[tuple[int, int]]()
     for action in order:
         if action.stage == stage and action.kind is Kind.FORWARD:
-            held.add(action.micro_batch)
+            held.add((action.micro_batch, action.slice))
             most = max(most, len(held))
-        elif action.stage == stage and action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT) and action.slice == 0:
-            held.discard(action.micro_batch)
+        elif action.stage == stage and action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
+            held.discard((action.micro_batch, action.slice))
     return most
 
 

@@ -31,10 +31,11 @@ COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 @dataclass(frozen=True)
 class Message:
-    """A plan without its costs: level of ZeRO, devices of each stage, samples of a micro-batch, the rest, the value."""
+    """A plan without its costs: level of ZeRO, slices, devices of each stage, micro-batch size, the rest, the value."""
 
     split: Splitting | None
     zero: int
+    slices: int
     devices: tuple[tuple[int, ...], ...]
     size: int
     family: str
@@ -50,6 +51,7 @@ class Message:
         return Message(
             each.chain.split,
             each.chain.zero,
+            each.chain.slices,
             devices,
             each.chain.micro_batch,
             each.family.name,
@@ -60,7 +62,7 @@ class Message:
 
     def plan(self, spaces: Spaces) -> EvaluatedPlan | None:
         """The plan; None if it is not one of these spaces."""
-        space = spaces.find(self.split, self.zero)
+        space = spaces.find(self.split, self.zero, self.slices)
         if space is None:
             return None
         groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)

@@ -41,7 +41,7 @@ PINNED = 8
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
-Key = tuple[tuple[tuple[int, ...], ...], int, Splitting | None, int]
+Key = tuple[tuple[tuple[int, ...], ...], int, Splitting | None, int, int]
 
 
 @dataclass
@@ -72,9 +72,9 @@ class LocalSearch:
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
         self._random = Random(int(seed))
         self._spaces = spaces
-        self._moves: dict[tuple[Splitting | None, int], Moves] = {}
+        self._moves: dict[tuple[Splitting | None, int, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
-        self._regrouped: set[tuple[Placement, int, Splitting | None, int]] = set()
+        self._regrouped: set[tuple[object, ...]] = set()
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
     @property
@@ -85,15 +85,15 @@ class LocalSearch:
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
         priced, space = plan.candidate.chain, self._spaces.of(plan.candidate)
-        if (space.split, space.job.level) not in self._moves:  # a mix may be new
-            self._moves[space.split, space.job.level] = Moves(space, self._random)
-        moves = self._moves[space.split, space.job.level]
+        if space.key not in self._moves:  # a mix may be new
+            self._moves[space.key] = Moves(space, self._random)
+        moves = self._moves[space.key]
         placement = Placement.of(moves.space, priced.groups)
         groups = tuple(tuple(device.index for device in group) for group in priced.groups)
-        key = groups, priced.micro_batch, space.split, space.job.level
+        key = groups, priced.micro_batch, *space.key
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
-            self._regrouped.add((placement, priced.micro_batch, space.split, space.job.level))
+            self._regrouped.add((placement, priced.micro_batch, *space.key))
             self._climbs[key] = climb = _Climb(plan, plan, placement, moves)
             climb.restart()
 
@@ -135,7 +135,7 @@ class LocalSearch:
         """Begin a climb on other groups, if a balanced partition of them is promising."""
         space = climb.moves.space
         placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
-        key = placement, size, space.split, space.job.level
+        key = placement, size, *space.key
         if placement.modes is None or key in self._regrouped:
             return
         self._regrouped.add(key)
@@ -147,7 +147,8 @@ class LocalSearch:
             return
         every = islice(space.placing.with_pins(arranged), PINNED)
         for candidate in chain.from_iterable(space.candidates(groups, size, free=False) for groups in every):
-            boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
+            balances = candidate.family.alternates or candidate.chain.slices > 1
+            boundaries = balanced(candidate.problem, int(PROMISING * best)) if balances else None
             if boundaries is None:
                 continue
             for each in (candidate, *candidate.with_more_in_flight(space.cluster, boundaries)):
@@ -169,7 +170,7 @@ class LocalSearch:
         Its value may be a lower bound, if that is at least ``best``.
         """
         priced = candidate.chain
-        own = priced.split, priced.zero, priced.micro_batch, candidate.family.name, candidate.in_flight
+        own = priced.split, priced.zero, priced.slices, priced.micro_batch, candidate.family.name, candidate.in_flight
         key = placement, tuple(device.index for device in priced.devices), own, boundaries
         if key not in self._seen:
             check_deadline()

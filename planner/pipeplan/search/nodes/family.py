@@ -117,7 +117,7 @@ class FamilyNode(Node):
         """Simulate and submit a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         simulate(search, self.candidate, boundaries)
-        if not self.candidate.objective.simulated:
+        if not self.candidate.cut_by_paths:
             return False
         cut = critical(search, self.candidate, boundaries, find_path_cut)
         if cut in self.paths:

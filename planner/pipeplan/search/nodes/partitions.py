@@ -66,7 +66,7 @@ class PartitionsNode(Node):
             return Step.leave(self.bound)
         boundaries, left = self._every.boundaries(index), self.bound
         evaluated = simulate(search, self.candidate, boundaries)
-        if self.candidate.objective.simulated:
+        if self.candidate.cut_by_paths:
             self._every.add(critical(search, self.candidate, boundaries, find_path_cut))
         self.simulated += 1
         # Its value, if its recomputation is the least: else its bound stays and counts as unexamined.

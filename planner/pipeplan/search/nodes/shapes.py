@@ -35,7 +35,7 @@ from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, SpanOptions
 from pipeplan_formulations.partition.listing import partitions
-from pipeplan_formulations.partition.objective import Sums, values
+from pipeplan_formulations.partition.objective import RoleSums, Sums, values
 from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.spans import NEVER
 from pipeplan_formulations.partition.terms import Counts, Overlap
@@ -103,7 +103,8 @@ def _counts(space: Space, families: Sequence[Family], alternating: bool, widths:
         if alternating and space.free:
             box = InFlightBox.of(replicas, many)
             counts += [box.low, box.high]
-        most = [many] * len(replicas) if two_lanes else np.max(counts, axis=0)  # warm-up bound is for one lane
+        begun = -(-np.max(counts, axis=0) // space.model.slices)
+        most = [many] * len(replicas) if two_lanes else begun  # warm-up bound is for one lane
         found.append((np.min(counts, axis=0), most))
     ends: Array = np.array(found, np.int64)[place.ravel()].transpose(1, 0, 2)
     return ends
@@ -134,9 +135,9 @@ class ShapeTables:
         widths = range(1, most + 1)
 
         # By class and boundary; by class, replicas less one, and boundary.
-        self._forward, self._backward, self._saved = (
+        self._forward, self._backward, self._saved, self._first_forward, self._first_backward = (
             sums_before(np.stack([getattr(table, name) for table in tables]))
-            for name in ("forward", "backward", "saved")
+            for name in ("forward", "backward", "saved", "first_forward", "first_backward")
         )
         networks = [space.cluster.between(each.kind, each.kind) for each in classes]
         rings = [
@@ -201,6 +202,12 @@ class ShapeTables:
         fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
         longer = [np.where(fits, row, 0) for row in longer]
         send = [self._send[end] for end in ends]
+        first = None  # slices pass on before others
+        if self._space.model.slices > 1:
+            forward, backward = (
+                [row[c, b] - row[c, a] for c, _, a, b in spans] for row in (self._first_forward, self._first_backward)
+            )
+            first = RoleSums(forward, backward, [0] * depth)
         sums = Sums(
             forward=[self._forward[c, b] - self._forward[c, a] for c, _, a, b in spans],
             backward=[
@@ -214,6 +221,8 @@ class ShapeTables:
             back=send,
             link=send,
             cut=[cut for _, _, cut in ends],
+            ahead=first,
+            trip=first,
         )
         share = [-(-self._many // w) for w in width]
         late = [np.maximum(most - np.maximum(k, 1), 0) for most, k in zip(share, warm_up, strict=True)]
@@ -250,7 +259,7 @@ class ShapeTables:
         """Least micro-batches on the busiest resource of a hop: every lcm-th joins the same replicas."""
         most = int(max(width.max(), behind.max())) + 1
         period = np.array([[lcm(a, b) for b in range(most)] for a in range(most)])
-        counts: Array = -(-self._many // period[width, behind])
+        counts: Array = self._space.model.slices * -(-self._many // period[width, behind])
         return counts
 
 

@@ -92,7 +92,8 @@ class Candidate:
         split = self.chain.split
         sizes = [group[0].kind.team for group in self.chain.groups]
         teams = team_suffix(sizes, split.parallelism if split else (), mesh=split.mesh if split else ())
-        return f"{stages_of(self.replicas)}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
+        cut = f" in {self.chain.slices} slices" if self.chain.slices > 1 else ""
+        return f"{stages_of(self.replicas)}, {many} of {self.chain.micro_batch}{cut}{level}{teams}, {self._order}"
 
     @property
     def _order(self) -> str:
@@ -106,7 +107,7 @@ class Candidate:
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Most micro-batches that a replica of each stage holds.
+        """Most micro-batches, or slices of them, that a replica of each stage holds.
 
         For the bottleneck objective the pipeline is endless, so it fills up even if a step has few micro-batches.
         """
@@ -115,7 +116,13 @@ class Candidate:
     @cached_property
     def problem(self) -> ChainPartition:
         """The partition problem, in nanoseconds and bytes."""
-        return partition_problem(self, self.in_flight, self.in_flight)
+        begun = tuple(-(-held // self.chain.slices) for held in self.in_flight)  # micro-batches, not slices
+        return partition_problem(self, self.in_flight, begun)
+
+    @property
+    def cut_by_paths(self) -> bool:
+        """Whether critical paths are inequalities of the problem: not of slices, whose actions differ in length."""
+        return self.objective.simulated and self.chain.slices == 1
 
     @cached_property
     def lower_bound(self) -> int:
@@ -192,8 +199,8 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     Parameters
     ----------
     held, warm_up : tuple of int
-        For each stage: micro-batches that its memory must hold, and the most forwards of a replica before its first
-        backward. A relaxation over several families has the least of one and the most of the other.
+        For each stage: micro-batches (or slices) that its memory must hold, and the most forwards of a replica before
+        its first backward. A relaxation over several families has the least of one and the most of the other.
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
     # Devices of one kind share one row of the byte tables.
@@ -205,11 +212,14 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     if alike:
         tables |= {name: tables[name][0] for name in ("saved", "output", "workspace", "rebuilt")}
         beside = beside[0]
+    if chain.slices > 1:
+        tables |= {"ahead_forward": chain.first_forward, "ahead_backward": chain.first_backward}
     return ChainPartition(
         **tables,
+        round_trip="ahead" if chain.slices > 1 else "own",
         beside=beside if two_lanes else None,
         send_back=chain.send,
-        link=chain.send,
+        link=chain.send * chain.slices,
         received=chain.received,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),

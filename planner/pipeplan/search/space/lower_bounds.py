@@ -19,25 +19,32 @@ class LowerBounds:
     problem is Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most C_s = C_{s−1} + (T − C_{s−1})
     / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
 
+    Where micro-batches pass in slices, the way there and back is that of the first slice, at least a share φ of the
+    work of all: Σ_{t<s} φ x_t + M_s ρ_s x_s ≤ T. So φ times all work is at most T (1 − Π (1 − φ / (M_s ρ_s))).
+
     Index: bottleneck; way back and own ending → `of_stages`, `of_chain`.
     """
 
     def __init__(self, prices: Prices, size: int) -> None:
         kinds = {device.kind.name: device.kind for device in prices.cluster.devices}
-        work: dict[str, Array] = {}
-        for name, kind in kinds.items():
-            table = prices.table(kind, size)
-            work[name] = table.forward + table.backward
-        self._set(work, prices.job, size)
+        tables = {name: prices.table(kind, size) for name, kind in kinds.items()}
+        work = {name: table.forward + table.backward for name, table in tables.items()}
+        first = [table.first_forward + table.first_backward for table in tables.values()]
+        shares = [own[every > 0] / every[every > 0] for own, every in zip(first, work.values(), strict=True)]
+        self._set(work, prices.job, size, min((float(row.min()) for row in shares if row.size), default=1.0))
 
     @classmethod
-    def of_work(cls, work: Mapping[str, Array], job: Job, size: int) -> "LowerBounds":
-        """The bounds where each kind of device takes at least so many nanoseconds for the layers of a micro-batch."""
+    def of_work(cls, work: Mapping[str, Array], job: Job, size: int, first: float = 1.0) -> "LowerBounds":
+        """The bounds where each kind of device takes at least so many nanoseconds for the layers of a micro-batch.
+
+        ``first``: share of them that the first of several slices takes at least.
+        """
         found = cls.__new__(cls)
-        found._set(work, job, size)
+        found._set(work, job, size, first)
         return found
 
-    def _set(self, work: Mapping[str, Array], job: Job, size: int) -> None:
+    def _set(self, work: Mapping[str, Array], job: Job, size: int, first: float) -> None:
+        self._first = first
         least = np.minimum.reduce(list(work.values()))
         busy = least > 0
         self._slower = {
@@ -52,7 +59,7 @@ class LowerBounds:
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
         if self._bottleneck:  # bottleneck: M_s ρ_s x_s ≤ N T
             return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
-        return _of_rows(rows, self._total, self._largest)
+        return self._of_rows(rows, self._total, self._largest)
 
     def of_chain(self, chain: Chain) -> int:
         """Lower bound in nanoseconds on all steps of a chain, with what its passes wait for at levels 2 and 3."""
@@ -61,7 +68,7 @@ class LowerBounds:
         busy = least > 0
         slower = (work[:, busy] / least[busy]).min(axis=1).tolist() if busy.any() else [1.0] * len(work)
         rows = [(slow, -(-self._count // r)) for slow, r in zip(slower, chain.replicas, strict=True)]
-        return _of_rows(rows, int(least.sum()), int(least.max()))
+        return self._of_rows(rows, int(least.sum()), int(least.max()))
 
     def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
         """Lower bound in nanoseconds on plans with at most ``units`` stages of each kind, all with equal replicas."""
@@ -78,18 +85,18 @@ class LowerBounds:
         """Lower bound in nanoseconds on plans of teams: each pool has devices, and the sizes of teams of its kinds."""
         best = ((many, max(1 / (team * self._slower[name]) for name, team in kinds.items())) for many, kinds in pools)
         speed = sum(many * each for many, each in best)
-        return max(_rounded(self._total * self._count / speed), self._total)
+        return max(_rounded(self._total * self._count / speed), _rounded(self._first * self._total))
 
     def of_any(self, cluster: Cluster) -> int:
         """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
-        return max(self.evenly_shared(cluster), 0 if self._bottleneck else self._total)
+        return max(self.evenly_shared(cluster), 0 if self._bottleneck else _rounded(self._first * self._total))
 
-
-def _of_rows(rows: list[tuple[float, int]], total: int, largest: int) -> int:
-    """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""
-    idle = prod(1 - 1 / (count * slow) for slow, count in rows)
-    alone = total + (min(count for _, count in rows) - 1) * largest / 2
-    return _rounded(max(total / (1 - idle), alone))
+    def _of_rows(self, rows: list[tuple[float, int]], total: int, largest: int) -> int:
+        """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""
+        way = self._first * total
+        idle = prod(1 - self._first / (count * slow) for slow, count in rows)
+        alone = way + (min(count for _, count in rows) - 1) * largest / 2
+        return _rounded(max(way / (1 - idle), alone))
 
 
 def _rounded(nanoseconds: float) -> int:

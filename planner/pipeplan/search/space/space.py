@@ -18,7 +18,7 @@ from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
-from pipeplan.schedules import FAMILIES, Family, family
+from pipeplan.schedules import FAMILIES, SLICED, Family, family, sliced_families
 from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
@@ -85,6 +85,8 @@ class Space:
         job = job.of(model)
         if job.level >= SHARDED:
             job = _sharded(model, job)
+        if model.slicing is not None:
+            job = replace(job, equal_replicas=True)
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self.prices = Prices(model, cluster, job, split)
         self.constraints = Constraints(model, cluster, job)
@@ -92,7 +94,7 @@ class Space:
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
         named = tuple(name for name in job.schedules if name != ANY)
-        names = named or default_schedules(cluster, job)
+        names = tuple(name for name in named if name not in SLICED) or default_schedules(cluster, job)
         _check_lanes([family(name) for name in names if name != FREE], cluster)
         if job.level >= SHARDED:
             names = tuple(name for name in names if name == FREE or not FAMILIES[name].two_lanes)
@@ -108,6 +110,8 @@ class Space:
         # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
         names = tuple(dict.fromkeys(names if steps else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
+        if model.slicing is not None:
+            self.free, self.families = False, _of_slices(model.slices, named)
         self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
@@ -120,6 +124,11 @@ class Space:
             return zero_suffix(self.job.level)
         teams = team_suffix(self.split.teams, self.split.parallelism, mesh=self.split.mesh)
         return f"{zero_suffix(self.job.level)}{teams} (way {self.split.number + 1})"
+
+    @property
+    def key(self) -> tuple[Splitting | None, int, int]:
+        """What a plan is priced by, beside devices and sizes: split, level of ZeRO, number of token slices."""
+        return self.split, self.job.level, self.model.slices
 
     @property
     def impossible(self) -> str | None:
@@ -336,7 +345,10 @@ class Space:
         if self.job.objective.simulated:
             slower = slower_pairs(self.cluster, chain, count)
             shared = shared_link_loads(
-                self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])
+                self.cluster,
+                groups,
+                count,
+                lambda s, link: chain.slices * self.prices.occupancy(link, chain.boundary[s]),
             )
         return [
             Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared, slower)
@@ -368,6 +380,17 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
         replicas = (1,) * len(cluster.devices)
         return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
     return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
+
+
+def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
+    """The families of token slices, those named among them if any are."""
+    found = tuple(each for each in sliced_families(count) if not named or each.name in named)
+    if not found:
+        raise InputError(
+            f"schedules {', '.join(named)} run whole sequences, and {count} token slices (slices) run "
+            f"{' or '.join(SLICED)}; name one of these too, or drop one or the other"
+        )
+    return found
 
 
 def _check_lanes(families: Iterable[Family], cluster: Cluster) -> None:

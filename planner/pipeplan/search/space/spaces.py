@@ -1,10 +1,10 @@
-"""`Spaces`: one `Space` for each level of ZeRO of a job, and for each split over teams, searched together."""
+"""`Spaces`: one `Space` for each level of ZeRO, split over teams and number of slices of a job, searched together."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, zip_longest
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -14,6 +14,8 @@ from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.slices import sliced
+from pipeplan.schedules import SLICED
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
@@ -43,19 +45,20 @@ class Spaces:
     (`MixedSpace`), and a mix gets spaces of its own once a plan lies on it. Under any order of schedules, mixes that
     are few have them all from the beginning.
 
+    Numbers of token slices have spaces of their own (`sliced`), at levels 0 and 1 and for teams of one size. There a
+    sample is a slice of a sequence, and teams are asked about the model of such samples (`pipeplan.costs.slices`).
+
     Attributes
     ----------
     job : Job
-    questions : tuple of TeamQuestion and MixedQuestion
-        The questions with teams that are open, or are known already: to find the splits worth searching takes time.
     opening : Clock or None
         The time for `open_teams`, which opens the questions with teams then; without it they are open at once.
-    late : bool
-        Whether some are not open, as with the clock over.
     teams : dict of Splitting to Spaces
         The spaces of each split, and of the mixes that are searched by themselves; they come after the others.
     mixed : tuple of MixedSpace
         The mixes that are searched together.
+    sliced : dict of int to Spaces
+        The spaces of each number of token slices but 1; they come last.
 
     Raises
     ------
@@ -73,26 +76,69 @@ class Spaces:
         opening: Clock | None = None,
     ) -> None:
         job = job.of(model)
+        if model.slicing is not None:
+            job = replace(job, zero=tuple(level for level in job.zero if level < SHARDED))
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Splitting, Spaces] = {}
-        self.late = opening is not None
-        if not job.teams or 1 in job.teams:
+        self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
+        whole = replace(job, slices=job.slices if model.slicing else ())
+        opens = model.slicing is not None or 1 in self._counts
+        self._late = opens and opening is not None
+        if opens and (not job.teams or 1 in job.teams):
             self._open_levels()
-        self.questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
+        self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
         self._mixes: dict[Mix, Spaces | None] = {}
         self.mixed: tuple[MixedSpace, ...] = ()
         self._opening = opening
         self._size, self._only_mixes = 0, False
-        self._to_open = team_questions(model, cluster, job, opening) if questions is None else iter(questions)
-        for _ in self.open_teams() if opening is None else ():
+        self._to_open: Iterator[TeamQuestion | MixedQuestion] = iter(())
+        if opens and questions is None:
+            self._to_open = team_questions(model, cluster, whole, opening)
+        elif opens and questions is not None:
+            self._to_open = (each for each in questions if each.job.slices == whole.slices)
+        for _ in self._open_own() if opening is None else ():
             pass
 
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        """The numbers of slices in which sequences may run here; none where they are cut already."""
+        if self.model.slicing is not None:
+            return ()
+        cut = bool(self.job.schedules) and set(self.job.schedules) <= {*SLICED}
+        return tuple(count for count in self.job.slices or (1,) if count > 1 or not cut)
+
+    def _of_slices(
+        self, count: int, questions: Sequence[TeamQuestion | MixedQuestion] | None, opening: Clock | None
+    ) -> "Spaces":
+        """The spaces of a number of token slices."""
+        job = replace(self.job, slices=(count,), context_parallel=False, unlike_teams=False)
+        own = None if questions is None else tuple(questions)
+        return Spaces(sliced(self.model, count), self.cluster, job, questions=own, opening=opening)
+
+    @property
+    def late(self) -> bool:
+        """Whether some questions with teams are not open, as with the clock over."""
+        return self._late or any(own.late for own in self.sliced.values())
+
+    @property
+    def questions(self) -> tuple[TeamQuestion | MixedQuestion, ...]:
+        """The questions with teams that are open, or are known already: to find the splits worth searching takes time.
+
+        ``job.slices`` says in how many slices.
+        """
+        return self._questions + tuple(each for own in self.sliced.values() for each in own.questions)
+
     def open_teams(self) -> Iterator["Spaces"]:
-        """Open the spaces of teams one by one, then those of mixes, and yield each."""
+        """Open the spaces of teams one by one, then those of mixes, and yield each; numbers of slices take turns."""
+        turns = [self._open_own(), *(own.open_teams() for own in self.sliced.values())]
+        yield from (opened for row in zip_longest(*turns) for opened in row if opened is not None)
+
+    def _open_own(self) -> Iterator["Spaces"]:
+        """Open those of one number of slices."""
         try:
             for question in self._to_open:
-                self.questions += (question,)
+                self._questions += (question,)
                 if isinstance(question, TeamQuestion):
                     self._size = question.split.teams[0]
                     self.teams[question.split] = Spaces(question.model, question.cluster, question.job, question.split)
@@ -102,18 +148,21 @@ class Spaces:
         except OutOfTimeError:
             return
         self._only_mixes = True
-        every = [question for question in self.questions if isinstance(question, MixedQuestion)]
+        every = [question for question in self._questions if isinstance(question, MixedQuestion)]
         if ANY in self.job.schedules:
             yield from self._search_each(every)
         else:
             self.mixed = tuple(MixedSpace(question, partial(self._of, question)) for question in every)
-        self.late = False
+        self._late = False
 
     @property
     def unopened(self) -> int | None:
         """A lower bound in nanoseconds on plans of teams that are not open yet; None if all are."""
-        if not self.late:
-            return None
+        bounds = [own.unopened for own in self.sliced.values()] + ([self._unopened] if self._late else [])
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    @property
+    def _unopened(self) -> int | None:
         sizes = self._least_times.sizes
         left = sizes[sizes.index(self._size) if self._size else 0 :]
         bounds = [self._least_times.of_team(team) for team in left if not self._only_mixes]
@@ -176,7 +225,8 @@ class Spaces:
 
     @property
     def _highest(self) -> int:
-        return SHARDED - 1 if isinstance(self.split, Mix) else WHOLLY_SHARDED
+        whole = self.model.slicing is None and not isinstance(self.split, Mix)
+        return WHOLLY_SHARDED if whole else SHARDED - 1
 
     def _space(self, level: int) -> Space:
         return Space(self.model, self.cluster, self._at(level), self.split)
@@ -189,12 +239,16 @@ class Spaces:
         return replace(job, zero=(level,), replicas=several or job.replicas)
 
     def __iter__(self) -> Iterator[Space]:
-        return chain(self._spaces.values(), *self.teams.values())
+        return chain(self._spaces.values(), *self.teams.values(), *self.sliced.values())
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The levels, ascending; if all plans have teams of several devices, those of the first split."""
-        return tuple(self._spaces) or next(iter(self.teams.values())).levels
+        """The levels, ascending; if all plans have teams or slices, those of the first split, or number of slices."""
+        return tuple(self._spaces) or self._first.levels
+
+    @property
+    def _first(self) -> "Spaces":
+        return next(chain(self.teams.values(), self.sliced.values()))
 
     @property
     def lowest(self) -> Space:
@@ -210,7 +264,7 @@ class Spaces:
     @cached_property
     def unsharded(self) -> tuple[Space, ...]:
         """The spaces of levels 0 and 1, at which heuristics are tried; all of them if there are none."""
-        every = tuple(self._spaces.values()) or next(iter(self.teams.values())).unsharded
+        every = tuple(self._spaces.values()) or self._first.unsharded
         return tuple(space for space in every if space.job.level < SHARDED) or every
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
@@ -223,6 +277,10 @@ class Spaces:
 
     def _teamless(self, candidate: Candidate) -> str | None:
         """Message if a plan has single devices, such as one of a level that is not searched, and all have teams."""
+        if candidate.chain.slices in self.sliced:
+            return self.sliced[candidate.chain.slices]._teamless(candidate)
+        if self._counts and 1 not in self._counts:
+            return f"its sequences stay whole, asked for are {', '.join(map(str, self._counts))} token slices"
         split = candidate.chain.split
         if self._spaces or (split is not None and self._home(split) is not None):
             return None
@@ -232,6 +290,7 @@ class Spaces:
         """The space of a candidate's split and level; without such a level, or without replicas, the lowest."""
         split = candidate.chain.split
         home = None if split is None else self._home(split)
+        home = self.sliced.get(candidate.chain.slices, home)
         if home is not None:
             return home.of(candidate)
         return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
@@ -240,8 +299,10 @@ class Spaces:
         """The cluster of a candidate's devices, which are teams where it has a split."""
         return self.of(candidate).cluster
 
-    def find(self, split: Splitting | None, level: int) -> Space | None:
-        """The space of a split and a level; None if it is not searched."""
+    def find(self, split: Splitting | None, level: int, slices: int = 1) -> Space | None:
+        """The space of a split, a level and a number of slices; None if it is not searched."""
+        if slices in self.sliced:
+            return self.sliced[slices].find(split, level)
         home = self._home(split) if split is not None else self
         return None if home is None else home._spaces.get(level)
 

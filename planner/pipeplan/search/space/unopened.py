@@ -70,10 +70,11 @@ class Unopened:
     def _work(self, teams: Teams, size: int) -> Iterator[tuple[str, Array]]:
         for kind in _kinds(self._cluster):
             if kind.name in teams.places:
-                yield kind.name, least_work(teams, kind, size)
+                yield kind.name, teams.model.slices * least_work(teams, kind, size)
 
     def _least(self, work: Mapping[int, Mapping[str, Array]], pools: Sequence[tuple[int, Mapping[str, int]]]) -> int:
-        bounds = (LowerBounds.of_work(own, self._job, size).of_teams(pools) for size, own in work.items())
+        first = 1 / next(iter(self._teams.values())).model.slices ** 2  # of attention, the least share
+        bounds = (LowerBounds.of_work(own, self._job, size, first).of_teams(pools) for size, own in work.items())
         return min(bounds, default=0)
 
 

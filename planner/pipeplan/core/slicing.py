@@ -1,0 +1,55 @@
+"""`Slicing`: how a model's sequences are cut into token slices, and what attention takes of each layer's time.
+
+::
+
+    sequence      ┃ slice 0 ┃ slice 1 ┃ slice 2 ┃         forward  0 1 2, backward  2 1 0
+    keys of slice 2:  0 and 1 entirely, its own up to each token
+
+A sliced model is a model whose samples are slices: its layers have the costs of one of average work. Attention of slice
+k has (2 k + 1) / S² of that of the sequence, since a query attends to no later keys; all else takes 1 / S.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from pipeplan.core.operators import SAMPLE, TOKEN
+from pipeplan.core.strategies import UNSPLIT, LayerStrategies
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedLayer:
+    """What slices of a layer differ by, and keep beside what is saved.
+
+    Attributes
+    ----------
+    forward, backward : Fraction
+        Attention's share of the operations of a pass.
+    keys : mapping of str to int
+        Bytes of keys and values of each attention, of one slice of one sample.
+    """
+
+    forward: Fraction = Fraction(0)
+    backward: Fraction = Fraction(0)
+    keys: Mapping[str, int] = field(default_factory=dict)
+
+    def kept(self, strategies: LayerStrategies | None, sizes: tuple[int, ...]) -> int:
+        """Bytes of keys and values of a slice on a device of a team, which has its part of the heads."""
+        if strategies is None:
+            return sum(self.keys.values())
+        total = 0
+        for name, size in self.keys.items():
+            entries = strategies.operators[name].strategy if name in strategies.operators else ()
+            for entry, devices in zip(entries, sizes, strict=bool(entries)):
+                size = -(-size // devices) if entry.loop not in (UNSPLIT, TOKEN, SAMPLE) else size
+            total += size
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """The slices of a sequence: their number S, the tokens of each, and what is known of each layer."""
+
+    count: int
+    tokens: int
+    layers: tuple[SlicedLayer, ...]

@@ -1,0 +1,148 @@
+"""Models whose samples are token slices: what a slice of average work takes, sends and keeps; see `docs/costs.md`.
+
+A slice is a sample of a shorter sequence: profiles, rooflines and teams price it like any other model. Where slices
+differ, in attention, `pipeplan.costs.table` shares out the time of all of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from fractions import Fraction
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Work
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.slicing import SlicedLayer, Slicing
+
+
+def sliced(model: Model, count: int) -> Model:
+    """Return the model of which a sample is one of ``count`` equal token slices of a sequence.
+
+    Raises
+    ------
+    InputError
+        If the model cannot run in slices, naming layer and operator, or the number does not divide its tokens.
+    """
+    for fault in _faults(model):
+        raise InputError(
+            f"{model.name} does not run in token slices: {fault}; ask for whole sequences (leave slices out, or 1)"
+        )
+    tokens = tokens_of(model)
+    if tokens % count:
+        near = sorted((each for each in range(1, tokens + 1) if tokens % each == 0), key=lambda n: (abs(n - count), n))
+        raise InputError(
+            f"{count} token slices (slices) do not divide the {tokens} tokens of a sample of {model.name}; the nearest "
+            f"numbers that do are {' and '.join(map(str, sorted(near[:2])))}"
+        )
+    return replace(
+        model,
+        layers=tuple(_layer(layer, count) for layer in model.layers),
+        operators={name: _graph(graph, count) for name, graph in model.operators.items()},
+        profiles=tuple(_profiles(model, count)),
+        slicing=Slicing(count, tokens // count, tuple(_sliced_layer(model, layer, count) for layer in model.layers)),
+    )
+
+
+def tokens_of(model: Model) -> int:
+    """Return the tokens of a sample, the most that an operator may run on in parts; 0 if there are none."""
+    every = (each for graph in model.operators.values() for each in graph.operators)
+    return max((each.loops.get(TOKEN, 0) for each in every), default=0)
+
+
+def _faults(model: Model) -> Iterator[str]:
+    """Yield why a model does not run in slices: layers of unknown operators, and operators that mix tokens."""
+    tokens = tokens_of(model)
+    for layer in model.layers:
+        if layer.operators not in model.operators:
+            yield f"the operators of layer {layer.name!r} are not known"
+            continue
+        graph = model.operators[layer.operators]
+        for each in graph.operators:
+            why = None if each.name in graph.loss_names else _mixes(each, tokens)
+            if why is not None:
+                yield f"operator {each.name!r} ({each.kind}) of layer {layer.name!r} {why}"
+
+
+def _mixes(operator: Operator, tokens: int) -> str | None:
+    """Return how an operator treats tokens otherwise than one by one; None if slices of them suffice."""
+    has = any(TOKEN in axes for axes in (operator.makes, *operator.reads.values()))
+    if operator.attention is not None and not operator.attention.looks_back:
+        return "looks ahead: its queries may attend to later tokens"
+    if not has and not operator.reads:
+        return None
+    if operator.loops.get(TOKEN) != tokens:
+        return "is not known to compute each token by itself (a pooling, a state, or another axis of tokens)"
+    return None
+
+
+def _sliced_layer(model: Model, layer: Layer, count: int) -> SlicedLayer:
+    operators = model.operators[layer.operators].operators
+    attention = [each for each in operators if each.attention is not None]
+
+    def share(*passes: str) -> Fraction:
+        own, every = (sum(getattr(each, name) for each in row for name in passes) for row in (attention, operators))
+        return Fraction(own, every) if every else Fraction(0)
+
+    keys = {each.name: -(-each.attention.keys // count) for each in attention if each.attention is not None}
+    return SlicedLayer(share("forward_flops"), share("input_gradient_flops", "weight_gradient_flops"), keys)
+
+
+def _layer(layer: Layer, count: int) -> Layer:
+    if layer.work is None:
+        return layer
+    names = ("forward_flops", "input_gradient_flops", "weight_gradient_flops", "output", "saved", "workspace")
+    parts = (-(-int(getattr(layer.work, name)) // count) for name in names)
+    return replace(layer, work=Work(*parts, layer.work.workspace_fixed, layer.work.uncounted))
+
+
+def _graph(graph: OperatorGraph, count: int) -> OperatorGraph:
+    """The operators of a layer for one slice: what has tokens is a part."""
+    return replace(
+        graph,
+        operators=tuple(_operator(each, count) for each in graph.operators),
+        inputs={name: -(-size // count) for name, size in graph.inputs.items()},
+        loss=graph.loss and replace(graph.loss, rows=-(-graph.loss.rows // count)),
+    )
+
+
+def _operator(operator: Operator, count: int) -> Operator:
+    if not operator.reads:
+        return operator
+    names = ("output", "forward_flops", "input_gradient_flops", "weight_gradient_flops")
+    attention = operator.attention
+    if attention is not None:
+        queries, keys = (-(-size // count) for size in (attention.queries, attention.keys))
+        attention = replace(attention, queries=queries, keys=keys)
+    loops = {loop: parts // count if loop == TOKEN else parts for loop, parts in operator.loops.items()}
+    parts = {name: -(-getattr(operator, name) // count) for name in names}
+    return replace(operator, loops=loops, attention=attention, **parts)
+
+
+def _profiles(model: Model, count: int) -> Iterator[Profile]:
+    """Yield the profiles of slices: of a micro-batch of b samples, what one of b / S takes."""
+    for profile in model.profiles:
+        known = {each.micro_batch: each.costs for each in model.profiles if each.device == profile.device}
+        costs = tuple(
+            _cost({size: row[i] for size, row in known.items()}, Fraction(profile.micro_batch, count))
+            for i in range(len(model.layers))
+        )
+        yield replace(profile, costs=costs)
+
+
+def _cost(known: Mapping[int, LayerCost], size: Fraction) -> LayerCost:
+    """The cost of a layer at a size that need not be whole: on the line through the measured sizes beside it.
+
+    Below the smallest size it is the line through the two smallest: what does not depend on the size stays. It is at
+    least in proportion, which it is with one size, and at most what the smallest takes.
+    """
+    sizes = sorted(known)
+    low = max((each for each in sizes if each <= size), default=sizes[0])
+    high = min((each for each in sizes if each > low), default=low)
+
+    def at(name: str) -> int:
+        first, last = getattr(known[low], name), getattr(known[high], name)
+        if name == "update" or low == size:
+            return int(first)
+        line = first + (size - low) * Fraction(last - first, high - low) if high > low else Fraction(0)
+        return round(line if size > low else min(max(line, first * size / low), Fraction(first)))
+
+    return LayerCost(**{each.name: at(each.name) for each in fields(LayerCost)})

@@ -1,0 +1,93 @@
+"""Prices of token slices: attention of slice k has (2 k + 1) / S² of the sequence, all else 1 / S."""
+
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+from helpers.sliced_models import sliced_chain, token_operators, unit_cluster
+from pipeplan import load_cluster, load_model
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.layers import Layer, LayerCost, Work
+from pipeplan.core.model import Model
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.schedule import Kind
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import Prices
+from pipeplan.costs.slices import _cost, sliced
+from pipeplan.search.space.space import Space
+
+
+def test_attention_grows_and_nothing_else_does() -> None:
+    """A block's slices take together what S micro-batches of 1 / S take, each later one more by the same step."""
+    model, cluster = load_model("llama3-8b"), load_cluster("64-h100")
+    kind, block = cluster.devices[0].kind, model.operators["block"]
+    for count in (2, 8):
+        prices = Prices(sliced(model, count), cluster, Job(1, slices=(count,)))
+        table = prices.table(kind, 1)
+        chain = prices.chain(((cluster.devices[0],),), 1)
+        own = assemble(chain, cluster, (0, len(model.layers))).stages[0]
+        steps = {own.duration(Kind.FORWARD, k + 1) - own.duration(Kind.FORWARD, k) for k in range(count - 1)}
+        assert len(steps) == 1 and own.total(Kind.FORWARD) == int(table.forward.sum())
+        share = Fraction(block.operators[4].forward_flops, sum(each.forward_flops for each in block.operators))
+        mean = table.forward[1] / count
+        assert table.forward[1] - count * table.first_forward[1] == pytest.approx(
+            float((count - 1) * share * mean), abs=count**2
+        )
+        assert table.first_forward[0] * count == table.forward[0]  # the embedding has no attention
+
+
+def test_a_slice_keeps_what_a_sample_of_a_shorter_sequence_keeps() -> None:
+    """Bytes of a slice are those of 1 / S sample, with room for the gradients of its keys and values."""
+    model, cluster = load_model("gpt2-xl"), load_cluster("8-v100-nvlink")
+    kind, layer = cluster.devices[0].kind, model.layers[1]
+    assert layer.work is not None
+    table = Prices(sliced(model, 4), cluster, Job(2, slices=(4,))).table(kind, 2)
+    keys = 2 * 2 * 2 * 1024 * 1600 // 4  # two samples, keys and values, two bytes
+    assert table.saved[1] == 2 * layer.work.saved // 4 + 2 * keys  # gradients in 32 bits
+    assert table.output[1] == 2 * layer.work.output // 4 + 3 * keys  # a recomputed layer keeps its keys
+    assert table.boundary[1] == 2 * layer.work.output // 4
+
+
+def test_below_the_smallest_profile_the_fixed_part_stays() -> None:
+    """Half of a sample takes what the line through one and two samples says; one size alone is in proportion."""
+    one, two = LayerCost(30, 60, 30, 30, 8, 4, 2, 9), LayerCost(50, 100, 50, 50, 16, 8, 4, 9)
+    half = _cost({1: one, 2: two}, Fraction(1, 2))
+    assert (half.forward, half.backward, half.saved, half.update) == (20, 40, 4, 9)
+    assert _cost({1: one}, Fraction(1, 2)).forward == 15
+    falling = LayerCost(20, 20, 10, 10, 8, 4, 2, 9)
+    assert _cost({1: one, 2: falling}, Fraction(1, 2)).forward == 30  # at most what one takes
+
+
+def test_the_model_says_why_it_does_not_run_in_slices() -> None:
+    """Layers of unknown operators, attention that looks ahead, poolings and odd numbers are refused by name."""
+    cases = {
+        "vgg-16": "operators of layer 'features.0' are not known",
+        "bert-large": "'attention' (attention) of layer 'block.0' looks ahead",
+    }
+    for name, why in cases.items():
+        with pytest.raises(InputError) as caught:
+            sliced(load_model(name), 2)
+        assert why.split("layer")[-1] in str(caught.value) or "not known" in str(caught.value)
+    pooled = Operator("pool", "mean", {}, {"up": (TOKEN, "feature")}, ("feature",), 4)
+    graph = OperatorGraph((*token_operators(1).operators, pooled), {"input": 48})
+    work = Work(1, 1, 1, 4, 4)
+    with pytest.raises(InputError, match=r"'pool' .mean. of layer 'head' is not known to compute each token by itself"):
+        sliced(Model("pools", (Layer("head", 0, work=work, operators="g"),), operators={"g": graph}), 2)
+    with pytest.raises(InputError, match="nearest numbers that do are 4 and 6"):
+        sliced(sliced_chain(Random(0), 2), 5)
+
+
+def test_contradictions_are_refused() -> None:
+    """Slices with any order, levels 2 and 3 of ZeRO, the bottleneck or divided layers name both sides."""
+    for options, words in (
+        ({"schedules": ("any",)}, "not schedules 'any'"),
+        ({"zero": (3,)}, "levels 0 and 1 of ZeRO"),
+        ({"objective": "bottleneck"}, "shorten steps"),
+        ({"intra_layer": True}, "whole layers"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Job(4, slices=(1, 4), **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="1f1b-slices or terapipe"):
+        Space(sliced(sliced_chain(Random(0), 2), 4), unit_cluster(2), Job(1, slices=(4,), schedules=("gpipe",)))

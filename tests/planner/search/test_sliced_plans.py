@@ -1,0 +1,129 @@
+"""Plans with token slices: equal to every choice tried one by one, saved, validated and judged."""
+
+from itertools import combinations
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from helpers.sliced_models import sliced_chain, unit_cluster
+from pipeplan import Plan, judge, load_cluster, load_model
+from pipeplan.core.cluster import Cluster, Overlap
+from pipeplan.core.job import Job, Objective
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.validate import validate_plan, validate_schedule
+from pipeplan.core.validate.memory import most_in_flight
+from pipeplan.costs.slices import sliced
+from pipeplan.schedules import sliced_families
+from pipeplan.search.evaluate import evaluate
+from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
+from pipeplan.simulate import makespan
+from pipeplan.simulate.claims import validate_claims
+from pipeplan.solve import solve
+
+QUICK = {"time_limit": 20.0, "workers": 1}
+
+
+def every_value(model: Model, cluster: Cluster, job: Job) -> list[int]:
+    """The values of all plans that fit, of every space, device groups, family and partition."""
+    found = []
+    layers = len(model.layers)
+    for space in Spaces(model, cluster, job):
+        for size in space.sizes:
+            for groups in space.all_groups(space.job, job.batch // size):
+                for candidate in space.candidates(groups, size):
+                    for cuts in combinations(range(1, layers), len(groups) - 1):
+                        boundaries = (0, *cuts, layers)
+                        if candidate.fits(boundaries):
+                            found.append(evaluate(cluster, candidate, boundaries).value)
+    return found
+
+
+def drawn(seed: int) -> tuple[Model, Cluster, Job]:
+    """A small question with slices."""
+    random = Random(f"sliced {seed}")
+    model = sliced_chain(random, random.randint(2, 4))
+    memory = random.choice((None, None, 4000))
+    job = Job(
+        random.choice((1, 2, 4)), slices=random.choice(((2,), (1, 3), (1, 4), (2, 4))), optimizer="sgd",
+        objective=random.choice((Objective.STEP, Objective.STEP, Objective.PERIOD)),
+    )  # fmt: skip
+    return model, unit_cluster(random.randint(2, 3), memory), job
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_plan_is_that_of_every_choice_tried(seed: int) -> None:
+    """The optimum with slices is proved, and no other plan that fits is better."""
+    model, cluster, job = drawn(seed)
+    values = every_value(model, cluster, job)
+    result = solve(model, cluster, job=job, **QUICK)  # type: ignore[arg-type]
+    assert result.value == result.bound == min(values)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_are_never_beaten(seed: int) -> None:
+    """The bound of a partition is at most its simulated value, and the closed form at most every bound."""
+    model, cluster, job = drawn(1000 + seed)
+    for space in Spaces(model, cluster, job):
+        for size in space.sizes:
+            for groups, least in space.device_groups(size):
+                for candidate in space.candidates(groups, size):
+                    for cuts in combinations(range(1, len(model.layers)), len(groups) - 1):
+                        boundaries = (0, *cuts, len(model.layers))
+                        if candidate.fits(boundaries):
+                            value = evaluate(cluster, candidate, boundaries).value
+                            bound = candidate.problem.evaluate(boundaries)
+                            assert max(candidate.lower_bound, least) <= bound <= value
+
+
+def test_families_run_and_hold_what_they_say() -> None:
+    """Lists of equal stages take (M S + p − 1) (F + B), hold what the family says, and never wait in a circle."""
+    for stages in (1, 2, 4):
+        for many in (1, 2, 5):
+            for count in (2, 3, 7):
+                link = ((Transfer(),),) * (stages - 1)
+                homes = tuple((s,) for s in range(stages))
+                equal = Pipeline(
+                    (Stage(3, 5),) * stages, homes, link, link, Overlap.COPY, (0,) * stages, (10,) * stages
+                )
+                for family in sliced_families(count):
+                    schedule = family.write((1,) * stages, many)
+                    validate_schedule(schedule, stages, many)
+                    held = [most_in_flight(order, s) for s, order in enumerate(schedule.orders)]
+                    assert tuple(held) == family.in_flight((1,) * stages, many)
+                    if family.name == "terapipe" or many * count >= stages:
+                        assert makespan(schedule, equal) == (many * count + stages - 1) * 8
+                    pairs = tuple((2 * s, 2 * s + 1) for s in range(stages))
+                    validate_schedule(family.write((2,) * stages, 2 * many), stages, 2 * many, pairs)
+
+
+def test_a_plan_is_saved_read_and_valid(tmp_path: Path) -> None:
+    """A plan file with slices is read as it was written, and its claims hold."""
+    model, cluster, job = load_model("gpt2-small"), "4-v100-nvlink", {"slices": (1, 4), "replicas": 1, "depths": 4}
+    result = solve(model, cluster, batch=1, gap=0.02, **QUICK, **job)  # type: ignore[arg-type]
+    plan = result.plan
+    assert plan.slices == (256,) * 4
+    assert "1 micro-batch of 1 in 4 slices of 256 tokens" in plan.headline
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    validate_claims(again)
+    validate_plan(again, model, load_cluster(cluster))
+    assert "--slices" not in " ".join(result.searched.not_searched)
+    assert "in 1 or 4 token slices" in result.searched.as_text()
+
+
+def test_a_hand_written_plan_with_slices_is_judged() -> None:
+    """Its value is that of the plan which the search finds there, and it lies in the compared space."""
+    model, cluster = sliced_chain(Random(3), 4), unit_cluster(2)
+    judgement = judge(
+        model, cluster, 2, stages=(2, 2), micro_batches=2, token_slices=3, schedule="terapipe", optimizer="sgd"
+    )
+    assert judgement.outside == "" and judgement.result is not None
+    assert judgement.value >= judgement.result.bound
+    assert judgement.plan.slices == (4, 4, 4)
+    space = Space(sliced(model, 3), cluster, Job(2, slices=(3,), optimizer="sgd"))
+    terapipe = space.candidates(((cluster.devices[0],), (cluster.devices[1],)), 1)[1]
+    assert evaluate(cluster, terapipe, (0, 2, 4)).value == judgement.value
