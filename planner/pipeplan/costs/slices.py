@@ -7,9 +7,10 @@ differ, in attention, `pipeplan.costs.table` shares out the time of all of them.
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from fractions import Fraction
+from typing import Any
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.model import Layer, LayerCost, Model, Profile, Work
+from pipeplan.core.model import Layer, LayerCost, Model, Profile
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.slicing import SlicedLayer, Slicing
 
@@ -90,8 +91,8 @@ def _layer(layer: Layer, count: int) -> Layer:
     if layer.work is None:
         return layer
     names = ("forward_flops", "input_gradient_flops", "weight_gradient_flops", "output", "saved", "workspace")
-    parts = (-(-int(getattr(layer.work, name)) // count) for name in names)
-    return replace(layer, work=Work(*parts, layer.work.workspace_fixed, layer.work.uncounted))
+    parts: dict[str, Any] = {name: -(-getattr(layer.work, name) // count) for name in names}
+    return replace(layer, work=replace(layer.work, **parts))
 
 
 def _graph(graph: OperatorGraph, count: int) -> OperatorGraph:
