@@ -1,5 +1,6 @@
 """A plan of one process: its training is plain torch's, and the verdict says what it was compared with."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import call
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
+from pipeplan_executor.runtime.gloo import TINY, message_thread, schedule_messages
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.train.pipeline import Pipeline
@@ -133,3 +135,12 @@ def test_gradients_that_are_no_numbers_are_wrong(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(StageWork, "_first_gradient", lambda work, n: torch.full_like(work.losses[n], torch.nan))
     found = verify(planned(models.tiny_mlp), models.tiny_mlp, SEED)
     assert not found.holds
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="policies of Linux")
+def test_the_thread_of_tiny_messages_displaces_no_other() -> None:
+    """Gloo's thread steps back for an action's thread if all messages fit into a socket's buffer, and else does not."""
+    schedule_messages(TINY)
+    assert os.sched_getscheduler(message_thread()) == os.SCHED_BATCH
+    schedule_messages(TINY + 1)
+    assert os.sched_getscheduler(message_thread()) == os.SCHED_OTHER

@@ -22,6 +22,7 @@ from torch import Tensor
 from pipeplan.core.schedule import Action, Kind, find_readers
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.flow import Tensors
+from pipeplan_executor.runtime.gloo import schedule_messages
 from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
@@ -42,7 +43,12 @@ def message_tensors(message: Message, boundaries: Sequence[Boundary]) -> Tensors
 
 def is_small(message: Message, boundaries: Sequence[Boundary]) -> bool:
     """Return whether the receive of the message is posted early."""
-    return sum(int(tensor.nbytes) for tensor in message_tensors(message, boundaries)) <= SMALL
+    return message_bytes(message, boundaries) <= SMALL
+
+
+def message_bytes(message: Message, boundaries: Sequence[Boundary]) -> int:
+    """Return the bytes of a message's tensors."""
+    return sum(int(tensor.nbytes) for tensor in message_tensors(message, boundaries))
 
 
 OncePerStep = Callable[[Action], None]
@@ -113,6 +119,9 @@ class Engine:
         self._inbox: dict[Action, _Arrival] = {}
         self._outbox: dict[Action, Tensors] = {}
         self._in_transit: dict[Message, tuple[Sequence[Any], Tensors]] = {}
+        moved = [message_bytes(step.message, boundaries) for step in steps if not isinstance(step, Action)]
+        if moved:
+            schedule_messages(max(moved))
 
     def run(self, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> dict[int, float]:
         """Run all steps once; return the losses of micro-batches whose last stage is here, by number.
