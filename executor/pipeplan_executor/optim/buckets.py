@@ -37,12 +37,19 @@ class Buckets:
         Parameters of these layers that are summed over the replicas only.
     last : int or None
         Micro-batch whose backward ends the stage's backwards on this replica; None if it has no micro-batch.
+    last_slice : int
+        Its slice.
     """
 
     def __init__(
-        self, layers: Sequence[nn.Module], sizes: Sequence[int], parts: Sequence[Flat], last: int | None
+        self,
+        layers: Sequence[nn.Module],
+        sizes: Sequence[int],
+        parts: Sequence[Flat],
+        last: int | None,
+        last_slice: int = 0,
     ) -> None:
-        self.last = last
+        self.last, self.last_slice = last, last_slice
         self._parts = parts
         firsts = begins(sizes, len(layers))
         of_layer = [next(i for i, first in enumerate(firsts) if first <= layer) for layer in range(len(layers))]

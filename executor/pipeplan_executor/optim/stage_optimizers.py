@@ -92,9 +92,9 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
     if not sizes or shared or stage in sharded_stages(plan):
         return None
-    ends = [action.micro_batch for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
+    ends = [action for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
     own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]
-    return Buckets(module.layers, sizes, own, ends[-1] if ends else None)
+    return Buckets(module.layers, sizes, own, *((ends[-1].micro_batch, ends[-1].slice) if ends else (None,)))
 
 
 def _copied(

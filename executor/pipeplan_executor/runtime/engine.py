@@ -37,8 +37,9 @@ SMALL = 1 << 20
 def message_tensors(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
     """Return a message's tensors as the reader has them, on the meta device: inputs, or gradients of its outputs."""
     if message.made.kind is Kind.FORWARD:
-        return boundaries[message.reads.stage].inputs
-    return tuple(tensor for tensor in boundaries[message.reads.stage].outputs if tensor.requires_grad)
+        return boundaries[message.reads.stage].of(message.reads.slice).inputs
+    outputs = boundaries[message.reads.stage].of(message.reads.slice).outputs
+    return tuple(tensor for tensor in outputs if tensor.requires_grad)
 
 
 def is_small(message: Message, boundaries: Sequence[Boundary]) -> bool:
@@ -141,23 +142,24 @@ class Engine:
 
     def infer(
         self, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]
-    ) -> tuple[dict[int, Tensors], dict[int, float]]:
+    ) -> tuple[dict[int, list[Tensors]], dict[int, float]]:
         """Run forwards only, without graphs; return outputs and losses of the last stage's micro-batches here.
 
-        With targets there are losses and no outputs; without targets there are outputs and no losses.
+        With targets there are losses and no outputs; without targets there are outputs, of each slice, and no losses.
         """
         self._clear()
-        found: dict[int, Tensors] = {}
+        found: dict[int, list[Tensors]] = {}
         for step in self._only_forward:
             if not isinstance(step, Action):
                 self._move(step)
                 continue
             number = step.micro_batch
+            self._stages[step.stage].at(number, step.slice)
             made = self._stages[step.stage].infer(number, self._inputs_of(step, inputs), targets[number])
             if step.stage < self._last:
                 self._hand_over(step, made)
             elif targets[number] is None:
-                found[number] = made
+                found.setdefault(number, []).append(made)
         return found, self._losses()
 
     def _clear(self) -> None:
@@ -171,6 +173,8 @@ class Engine:
     def _act(self, action: Action, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> None:
         kind, number = action.kind, action.micro_batch
         self._moment.micro_batch = number
+        if kind.per_micro_batch:
+            self._stages[action.stage].at(number, action.slice)
         if kind is Kind.FORWARD:
             made = self._stages[action.stage].forward(number, self._inputs_of(action, inputs), targets[number])
             self._hand_over(action, made)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.grouped_axis import ShardAxis
@@ -30,9 +30,11 @@ from pipeplan.frontend.capture.graph.gradients import LostInCaptureError
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.parameters import Held, bytes_of, find_ties, named_tensors, own_parameters
+from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.runnable import changing_buffers, check_plain
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
+from pipeplan_executor.sharding.mesh.sliced_layer import SlicedFlow
 from pipeplan_executor.sharding.sequence import AXIS, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.constructed import Constructed
@@ -44,6 +46,7 @@ from pipeplan_executor.stages.fully_sharded import (
 )
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
+from pipeplan_executor.stages.slices import with_slices
 from pipeplan_executor.stages.source import Source, build, constructed_by, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
@@ -71,6 +74,8 @@ class Fitted:
         Values of tensors that only the model's constructors give; None for a module that exists already.
     kept : mapping of str to int or GroupedAxis
         Parameters of which processes keep parts along an axis, and which no operator splits like that.
+    sliced : SlicedFlow, optional
+        Where the tokens are, if the plan cuts sequences into slices.
     """
 
     plan: Plan
@@ -82,6 +87,7 @@ class Fitted:
     copies: tuple[Copies, ...]
     constructed: Constructed | None = None
     kept: Mapping[str, ShardAxis] = field(default_factory=dict)
+    sliced: SlicedFlow | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,7 +114,23 @@ class Fitted:
     def boundaries(self) -> tuple[Boundary, ...]:
         """Inputs and outputs of every stage."""
         spans = enumerate(map(self.span, range(len(self.plan.stages))))
-        return tuple(Boundary(self._passed(span.start, s), self._passed(span.stop, s)) for s, span in spans)
+        parts = range(len(self.plan.slices))
+        return tuple(
+            Boundary(
+                self._passed(span.start, s),
+                self._passed(span.stop, s),
+                tuple(Boundary(self._passed(span.start, s, k), self._passed(span.stop, s, k)) for k in parts),
+            )
+            for s, span in spans
+        )
+
+    def joined(self, parts: Sequence[Tensors]) -> Tensors:
+        """Return the outputs of the last stage for all slices of a micro-batch."""
+        if self.sliced is None:
+            return parts[0]
+        rows = zip(*parts, strict=True)
+        axes = self.sliced.axes[-1]
+        return tuple(row[0] if axis is None else torch.cat(row, axis) for row, axis in zip(rows, axes, strict=True))
 
     @property
     def tokens(self) -> tuple[int | None, ...]:
@@ -119,12 +141,17 @@ class Fitted:
             for end in ends
         )
 
-    def _passed(self, number: int, stage: int) -> Tensors:
-        """Return what one process of a stage has of the tensors before the layer of this number."""
+    def _passed(self, number: int, stage: int, part: int | None = None) -> Tensors:
+        """Return what one process of a stage has of the tensors before the layer of this number, or of a slice."""
         split, placements, sizes = self._stream(number), self._placements(number), self.plan.stages[stage].mesh
-        return tuple(
-            mesh_part(t, placements, sizes) if n == split else t for n, t in enumerate(self.flow.tensors[number])
-        )
+        passed = self.flow.tensors[number] if part is None else self._slice(number, part)
+        return tuple(mesh_part(t, placements, sizes) if n == split else t for n, t in enumerate(passed))
+
+    def _slice(self, number: int, part: int) -> Tensors:
+        """Return the tensors before the layer of this number, of one slice."""
+        assert self.sliced is not None
+        pairs, count = zip(self.flow.tensors[number], self.sliced.axes[number], strict=True), self.plan.slices[part]
+        return tuple(t if axis is None else _shortened(t, axis, count) for t, axis in pairs)
 
     def _stream(self, number: int) -> int | None:
         """Return which of the tensors before the layer of this number processes have parts of."""
@@ -140,6 +167,12 @@ class Fitted:
     def restored(self, outputs: Tensors) -> Any:
         """Convert the outputs of the last stage to the output of the unsplit model."""
         return self.sequence.restore(outputs[0] if self.flow.bare else outputs)
+
+
+def _shortened(tensor: Tensor, axis: int, length: int) -> Tensor:
+    """Return a tensor on the meta device of another length along an axis."""
+    shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
+    return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
 
 
 def fit(
@@ -193,7 +226,7 @@ def fit(
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_mesh(plan, sequence.names, flow.tensors)
-    return fitted
+    return with_slices(fitted, partial(autocast, precision, torch.device(device)))
 
 
 def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> LayerSequence:

@@ -33,6 +33,8 @@ class Buckets(Protocol):
 
     last: int | None
     """The micro-batch of the last backward."""
+    last_slice: int
+    """And its slice."""
 
     def leaving(self) -> AbstractContextManager[None]:
         """Context for the last backward, if it is joined."""
@@ -45,11 +47,16 @@ class Buckets(Protocol):
 class Boundary:
     """Inputs and outputs of a stage for one micro-batch, on the meta device.
 
-    The gradient of a tensor with ``requires_grad`` is sent back.
+    The gradient of a tensor with ``requires_grad`` is sent back. ``slices``: those of each slice of a sequence.
     """
 
     inputs: Tensors
     outputs: Tensors
+    slices: tuple["Boundary", ...] = ()
+
+    def of(self, part: int) -> "Boundary":
+        """Return those of a slice; of all if sequences stay whole."""
+        return self.slices[part] if self.slices else self
 
 
 @dataclass(slots=True)
@@ -118,16 +125,24 @@ class StageWork:
         self._queue = WeightQueue()
         if split:
             attach(self._queue, [module])
-        self._kept: dict[int, _InFlight] = {}
-        self._waiting: dict[int, Sequence[Work]] = {}
+        self._kept: dict[tuple[int, int], _InFlight] = {}
+        self._waiting: dict[tuple[int, int], Sequence[Work]] = {}
+        self._part = 0
         self.weights: Sequence[float] = ()
         """Weight of each micro-batch's loss in the loss of the step."""
         self.losses: dict[int, Tensor] = {}
+
+    def at(self, micro_batch: int, part: int) -> None:
+        """Begin an action of a slice of a micro-batch; sequences that stay whole have slice 0 only."""
+        self._part = part
+        self._module.at(micro_batch, part)
 
     def clear(self) -> None:
         """Discard the state of an earlier step, complete or not."""
         self._kept, self._waiting, self.losses = {}, {}, {}
         self._queue.clear()
+        if self._module.sharded_layers is not None:
+            self._module.sharded_layers.forget()
 
     def forward(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
         """F: return the outputs for the next stage, contiguous and detached; none from the last stage."""
@@ -138,10 +153,10 @@ class StageWork:
             if self._loss is not None:
                 assert targets is not None
                 loss = self._module.loss(self._loss, outputs, targets)
-                self.losses[number] = loss.detach()
+                self._count(number, loss.detach())
                 outputs = (loss,)
         kept.roots = tuple(get_gradient_edge(output) for output in outputs if output.requires_grad)
-        self._kept[number] = kept
+        self._kept[number, self._part] = kept
         return () if self._loss is not None else self._sendable(outputs)
 
     def infer(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
@@ -151,15 +166,19 @@ class StageWork:
             if self._loss is None:
                 return self._sendable(outputs)
             if targets is not None:
-                self.losses[number] = self._module.loss(self._loss, outputs, targets)
+                self._count(number, self._module.loss(self._loss, outputs, targets))
             return tuple(outputs)
+
+    def _count(self, number: int, loss: Tensor) -> None:
+        """Add the loss of a slice to that of its micro-batch."""
+        self.losses[number] = self.losses[number] + loss if number in self.losses else loss
 
     def backward(self, number: int, gradients: Tensors) -> Tensors:
         """B: add to the parameters' gradients; return the gradients of the inputs that require one.
 
         ``gradients`` belong to the outputs that require one, in order; the last stage begins with its loss.
         """
-        kept = self._kept.pop(number)
+        kept = self._kept.pop((number, self._part))
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
@@ -172,22 +191,27 @@ class StageWork:
         """I: B with delayed weight gradients where possible (see `pipeplan.frontend.split_backward`)."""
         with self._queue.opened():
             found = self.backward(number, gradients)
-        self._waiting[number] = self._queue.take()
+        self._waiting[number, self._part] = self._queue.take()
         return found
 
     def weight_gradient(self, number: int) -> None:
         """W: add the delayed weight gradients of I to the parameters' gradients."""
-        works = self._waiting.pop(number)
-        if self._buckets is not None and number == self._buckets.last:
+        works = self._waiting.pop((number, self._part))
+        if self._is_last(number) and self._buckets is not None:
             self._buckets.run(works)
         else:
             run_delayed(works)
 
     def _leaving(self, number: int) -> AbstractContextManager[None]:
         """Return the context for a backward through the graph: in the last one, if joined, buckets leave."""
-        if self._buckets is None or number != self._buckets.last or number in self._split:
+        if self._buckets is None or not self._is_last(number) or number in self._split:
             return nullcontext()
         return self._buckets.leaving()
+
+    def _is_last(self, number: int) -> bool:
+        """Return whether buckets leave with this backward."""
+        last = self._buckets
+        return last is not None and (number, self._part) == (last.last, last.last_slice)
 
     def _first_gradient(self, number: int) -> Tensor:
         """Return the gradient of the step's loss with respect to the micro-batch's loss."""
@@ -206,7 +230,7 @@ class StageWork:
         return begun
 
     def _sendable(self, outputs: Tensors) -> Tensors:
-        expected = self._boundary.outputs
+        expected = self._boundary.of(self._part).outputs
         graph = torch.is_grad_enabled()
         if len(outputs) != len(expected) or any(
             found.shape != wanted.shape
@@ -223,7 +247,9 @@ class StageWork:
     def _contiguous(self, place: int, gradient: Tensor | None) -> Tensor:
         if gradient is not None:
             return gradient.contiguous()
-        return torch.zeros_like(self._boundary.inputs[place], device=self._anchor.device, requires_grad=False)
+        return torch.zeros_like(
+            self._boundary.of(self._part).inputs[place], device=self._anchor.device, requires_grad=False
+        )
 
 
 def _words(tensors: Tensors) -> str:

@@ -28,6 +28,12 @@ class SplitLayers(Protocol):
     def partial(self) -> MeshGradients | None:
         """Gradients that are summed over these ranks once a step."""
 
+    def at(self, micro_batch: int, part: int, /) -> None:
+        """Begin an action of a slice of a micro-batch."""
+
+    def forget(self) -> None:
+        """Drop what an earlier step left."""
+
     def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str], /) -> Callable[..., Any]:
         """Return what calls a layer whose parameters have these ``names`` in the unsplit model."""
 
@@ -140,6 +146,11 @@ class StageModule(nn.Module):
         """Return a loss of what a forward returned for it."""
         sharded = self.sharded_layers
         return loss(outputs, targets) if sharded is None else sharded.loss(loss, outputs, targets)
+
+    def at(self, micro_batch: int, part: int) -> None:
+        """Begin an action of a slice of a micro-batch."""
+        if self.sharded_layers is not None:
+            self.sharded_layers.at(micro_batch, part)
 
     def wait(self) -> None:
         """Wait until all parameters are there."""

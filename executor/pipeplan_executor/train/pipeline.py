@@ -341,7 +341,8 @@ class Pipeline:
         self._free()
         if not self.holds_last:
             return None
-        rows = self._last_replicas.gathered(found, self.fitted.boundaries[-1].outputs, self.device)
+        whole = {number: self.fitted.joined(parts) for number, parts in found.items()}
+        rows = self._last_replicas.gathered(whole, self.fitted.boundaries[-1].outputs, self.device)
         return self.fitted.restored(
             tuple(torch.cat(row) if row[0].dim() else torch.stack(row) for row in zip(*rows, strict=True))
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.grouped_axis import axis_and_groups
+from pipeplan.core.strategies import LayerStrategies
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.profile.passes import autocast
@@ -68,7 +69,7 @@ class RankStages:
         on_mesh = {
             n: mesh_layers(fitted, n, self.tensor_group, precision, device, loss)
             for n in self.numbers
-            if plan.stages[n].mesh
+            if plan.stages[n].mesh or plan.slices
         }
         self.shards: dict[str, ParameterShard] = {}
         for layers in on_mesh.values():
@@ -98,9 +99,9 @@ def mesh_layers(
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
     from pipeplan_executor.sharding.mesh.moves import MeshAxes
 
-    assert group.mesh is not None
-    planned = fitted.plan.stages[stage]
-    strategies = {name: layer for name, layer in fitted.plan.strategies if name in planned.layers}
+    planned, whole = fitted.plan.stages[stage], LayerStrategies()
+    strategies = dict.fromkeys(planned.layers, whole) if fitted.sliced is not None else {}
+    strategies |= {name: layer for name, layer in fitted.plan.strategies if name in planned.layers}
     axes, context = MeshAxes(group.mesh, planned.links, planned.sharing), partial(autocast, precision, device)
     known = dict(fitted.blank.named_parameters(remove_duplicate=False))
     kept = {
@@ -109,4 +110,5 @@ def mesh_layers(
         for axis, groups in [axis_and_groups(along)]
     }
     end = loss, fitted.targets
-    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, strategies, axes, kept, context, *end)
+    given = fitted.blank, fitted.sequence, fitted.flow.tensors, strategies, axes, kept, context
+    return MeshLayers(*given, *end, fitted.sliced)

@@ -28,31 +28,33 @@ def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owner
     PlanError
         If actions are missing, doubled, spread over ranks or of a kind that cannot be run.
     """
-    done: dict[tuple[int, int], list[tuple[Kind, int]]] = defaultdict(list)
+    done: dict[tuple[int, int], list[tuple[Kind, int, int]]] = defaultdict(list)
     for rank, order in enumerate(schedule.orders):
         if not order:
             raise PlanError(f"rank {rank} has nothing to do; a plan gives every rank at least one stage")
         for action, count in Counter(order).items():
-            if action.slice:
-                raise PlanError(f"{action}: sequences cut into slices cannot be run yet; plan without slices")
             if action.kind.per_micro_batch:
-                done[action.stage, action.micro_batch] += [(action.kind, rank)] * count
+                done[action.stage, action.micro_batch] += [(action.kind, action.slice, rank)] * count
             elif count > 1:
                 raise PlanError(f"{action} stands {count} times in the list of rank {rank}; once per step is enough")
+    slices = 1 + max((action.slice for action in schedule.actions()), default=0)
     for stage, ranks in enumerate(schedule.homes):
         for micro_batch in range(schedule.micro_batches):
-            _check_micro_batch(stage, micro_batch, done[stage, micro_batch])
+            _check_micro_batch(stage, micro_batch, slices, done[stage, micro_batch])
         _check_once_per_step(stage, ranks, schedule, any(stage in group for group in tied))
-    return {key: entries[0][1] for key, entries in done.items()}
+    return {key: entries[0][2] for key, entries in done.items()}
 
 
-def _check_micro_batch(stage: int, micro_batch: int, found: list[tuple[Kind, int]]) -> None:
-    kinds, ranks = sorted(kind for kind, _ in found), sorted({rank for _, rank in found})
-    if kinds not in (sorted("FB"), sorted("FIW")):
-        raise PlanError(
-            f"stage {stage}, micro-batch {micro_batch}: the schedule has {' '.join(kinds) or 'nothing'}; it needs one "
-            "F, and one B or one I and one W"
-        )
+def _check_micro_batch(stage: int, micro_batch: int, slices: int, found: list[tuple[Kind, int, int]]) -> None:
+    ranks = sorted({rank for _, _, rank in found})
+    for part in range(slices):
+        kinds = sorted(kind for kind, number, _ in found if number == part)
+        if kinds not in (sorted("FB"), sorted("FIW")):
+            of = f", slice {part}" if slices > 1 else ""
+            raise PlanError(
+                f"stage {stage}, micro-batch {micro_batch}{of}: the schedule has {' '.join(kinds) or 'nothing'}; it "
+                "needs one F, and one B or one I and one W"
+            )
     if len(ranks) > 1:
         raise PlanError(
             f"stage {stage}, micro-batch {micro_batch}: its actions are spread over ranks {ranks}; one replica runs "

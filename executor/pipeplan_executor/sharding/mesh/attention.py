@@ -30,6 +30,7 @@ from pipeplan_executor.sharding.blocks import (
 )
 from pipeplan_executor.sharding.kernels import FORWARDS, Options, arguments_of, options_of
 from pipeplan_executor.sharding.mesh.calls import mapped
+from pipeplan_executor.sharding.mesh.kept_keys import SlicedAttention
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along, exchanged
 from pipeplan_executor.sharding.ring import Ring, RingAttention, ring_blocks
 
@@ -55,7 +56,9 @@ def attention(
 
     args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
     options = options_of(arguments_of(call.operation, args, kwargs))
-    method = _Method(axes, strategy, options._replace(mask=None))
+    method: Method = _Method(axes, strategy, options._replace(mask=None))
+    if axes.kept is not None:
+        method = SlicedAttention(axes.kept, id(call), axes.said, options._replace(mask=None))
     made: Tensor = _Attention.apply(*args[:_OPERANDS], options.mask, method)
     return (made,)
 
@@ -64,10 +67,10 @@ class _Attention(torch.autograd.Function):
     """Attention by a method without its mask, which autograd keeps like the operands: as it is held."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, method: "_Method") -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, method: "Method") -> Tensor:
         found = method.masked(mask).forward(query, key, value)
         (made,) = method.to_tokens((found.made,))
-        ctx.save_for_backward(query, key, value, made, found.sums, mask)
+        ctx.save_for_backward(*method.kept_of(query, key, value), made, found.sums, mask)
         ctx.method = method
         return made
 
@@ -88,6 +91,10 @@ class _Method:
     def masked(self, mask: Tensor | None) -> "_Method":
         """Return it with a mask."""
         return replace(self, options=self.options._replace(mask=mask))
+
+    def kept_of(self, *operands: Tensor) -> Sequence[Tensor]:
+        """Return what autograd keeps of queries, keys and values."""
+        return operands
 
     def forward(self, *operands: Tensor) -> Attended:
         """Return what this process's queries have of all keys, those of its heads."""
@@ -167,6 +174,9 @@ class _Method:
         for axis in own:
             joined = along(joined, self.axes, axis, PARTIAL, _AXIS, ((), (), ()))
         return _divided(joined, wholes)
+
+
+Method = _Method | SlicedAttention
 
 
 def splits_tokens(strategy: Strategy) -> bool:

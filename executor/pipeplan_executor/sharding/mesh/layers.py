@@ -21,9 +21,11 @@ from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.split_backward.attach import QUEUE
 from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh.gradients import MeshGradients
-from pipeplan_executor.sharding.mesh.moves import MeshAxes
+from pipeplan_executor.sharding.mesh.kept_keys import KeptKeys
+from pipeplan_executor.sharding.mesh.moves import MeshAxes, TokenCut
 from pipeplan_executor.sharding.mesh.programs import Loss, Mode, program
 from pipeplan_executor.sharding.mesh.run import MeshLayer
+from pipeplan_executor.sharding.mesh.sliced_layer import SlicedFlow, SlicedLayer, token_dimensions
 from pipeplan_executor.sharding.mesh.weights import MeshWeight
 from pipeplan_executor.sharding.mesh.whole import Use, entered, left
 from pipeplan_executor.sharding.private import replaced_parameters
@@ -53,6 +55,8 @@ class MeshLayers:
         ``loss(outputs, targets)`` of the last layer; needed if the strategies split its operators.
     targets : Batch
         Of a micro-batch, on the meta device.
+    slices : SlicedFlow, optional
+        How sequences are cut.
 
     Attributes
     ----------
@@ -75,11 +79,14 @@ class MeshLayers:
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
         loss: Loss | None = None,
         targets: Batch = (),
+        slices: SlicedFlow | None = None,
     ) -> None:
         self.shards: dict[str, ParameterShard] = {}
         self.cuts: dict[str, frozenset[int]] = {}
         self.partial: MeshGradients | None = None
         self._axes, self._strategies, self._kept = axes, strategies, kept
+        self._slices, self._cuts = slices, dict[str, Sequence[int | None]]()
+        self.keys = None if slices is None else KeptKeys(slices.tokens)
         self._head, self._targets = "", targets  # the layer whose loss is split, if any is
         self._last: nn.Module | None = None
         self._summed: dict[nn.Parameter, tuple[int, ...]] = {}
@@ -94,10 +101,18 @@ class MeshLayers:
             self._aliases.setdefault(id(parameter), []).append(name)
         for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
             if name in strategies:
-                if not runs_whole(strategies[name]):
+                if slices is not None or not runs_whole(strategies[name]):
                     self._programs[name] = partial(program, name, layer, flow[number], weights[number], context)
-                    if name == sequence.names[-1] and loss is not None and self._splits_more(name):
-                        self._head, self._programs[name] = name, partial(self._programs[name], loss=loss)
+                if slices is not None:
+                    self._cuts[name] = slices.axes[number]
+                    self._programs[name] = partial(slices.program, name, self._programs[name], number)
+                elif (
+                    name in self._programs
+                    and name == sequence.names[-1]
+                    and loss is not None
+                    and self._splits_more(name)
+                ):
+                    self._head, self._programs[name] = name, partial(self._programs[name], loss=loss)
                 self._place(name, sequence.parameters[number])
 
     def _splits_more(self, name: str) -> bool:
@@ -135,7 +150,8 @@ class MeshLayers:
         """Return a layer in a mode; with a split loss, for targets of these shapes."""
         wanted = self._targets if targets is None else targets
         shapes = [(tuple(each.shape), each.dtype) for each in tensors(wanted)] if name == self._head else []
-        key = name, mode, *shapes
+        number = 0 if self.keys is None else self.keys.number
+        key = name, mode, number, *shapes
         if key not in self._layers:
             found = self._programs[name](mode, wanted)
             if name == self._head and found.graph.loss is None:
@@ -146,14 +162,30 @@ class MeshLayers:
                     "--no-vocabulary-parallel"
                 )
             try:
-                strategies = with_fitting_ends(found.graph, self._strategies[name], self._axes.sizes)
-                strategies = (
-                    strategies if mode and _has_all(strategies, found.graph) else _fitting(strategies, found.graph)
-                )
-                self._layers[key] = MeshLayer(found, strategies, self._axes)
+                self._layers[key] = self._made(name, found, mode)
             except ValueError as error:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
         return self._layers[key]
+
+    def _made(self, name: str, found: Program, mode: Mode) -> MeshLayer:
+        strategies = with_fitting_ends(found.graph, self._strategies[name], self._axes.sizes)
+        is_exact = mode and _has_all(strategies, found.graph) and self._slices is None
+        strategies = strategies if is_exact else _fitting(strategies, found.graph)
+        if self._slices is None or self.keys is None:
+            return MeshLayer(found, strategies, self._axes)
+        tokens = token_dimensions(found, self._cuts[name])
+        axes = self._axes.sliced(TokenCut(self.keys.tokens, self.keys.number), self.keys, name)
+        return MeshLayer(found, strategies, axes, SlicedLayer(found.graph, strategies, len(self._axes.sizes), tokens))
+
+    def at(self, micro_batch: int, part: int) -> None:
+        """Begin an action of a slice of a micro-batch."""
+        if self.keys is not None:
+            self.keys.micro_batch, self.keys.number = micro_batch, part
+
+    def forget(self) -> None:
+        """Drop what an earlier step left."""
+        if self.keys is not None:
+            self.keys.clear()
 
     def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
         """Return a function to call in place of the layer, which has this process's parts of parameters."""
@@ -205,6 +237,8 @@ class MeshLayers:
 
     def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
         """Return a loss of the stage's outputs, which every process has whole; or its classes of the logits."""
+        if self._slices is not None and self.keys is not None:
+            return self._slices.loss(outputs, targets, self.keys.number)
         if not self._head:
             return loss(outputs, targets)
         with torch.autocast(outputs[0].device.type, enabled=False):

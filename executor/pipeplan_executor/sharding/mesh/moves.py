@@ -1,20 +1,25 @@
 """Redistributions on a mesh: collectives along its axes, one after the other, in a forward and in its backward."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan.core.cluster import Link
+from pipeplan.core.errors import PlanError
 from pipeplan.core.grouped_axis import group_ranges
 from pipeplan.core.strategies import PARTIAL, WHOLE, Placements
 from pipeplan.costs.sharding.layer_redistributions import Redistribution
 from pipeplan.costs.sharding.redistributions import path
 from pipeplan.costs.sharding.shapes import Mesh
+
+if TYPE_CHECKING:
+    from pipeplan_executor.sharding.mesh.kept_keys import KeptKeys
 
 _SENT = torch.ops._c10d_functional
 Groups = tuple[int, ...]
@@ -25,12 +30,55 @@ LINK = Link(10**9)
 """Between neighbours along axes of which nothing is known."""
 
 
+class TokenCut(NamedTuple):
+    """One of the slices of a sequence, which a process runs one after the other as if each were on a mesh's last axis.
+
+    That axis divides tokens before all others do. Nothing is sent along it: a whole tensor is narrowed to the slice's
+    tokens, and parts of sums of gradients add up by themselves.
+
+    Attributes
+    ----------
+    tokens : tuple of int
+        Of each slice.
+    number : int
+    """
+
+    tokens: tuple[int, ...]
+    number: int
+
+    @property
+    def first(self) -> int:
+        """The slice's first token."""
+        return sum(self.tokens[: self.number])
+
+    def length(self, whole: int) -> int:
+        """Return the slice's tokens, of all."""
+        if whole != sum(self.tokens):
+            raise PlanError(
+                f"the plan cuts sequences of {sum(self.tokens)} tokens into slices, and a layer divides an axis of "
+                f"{whole} along them; plan without slices"
+            )
+        return self.tokens[self.number]
+
+    def moved(self, part: Tensor, source: int, target: int) -> Tensor:
+        """Return a part in another placement along the axis of the slices."""
+        if source == WHOLE and target >= 0:
+            return part.narrow(target, self.first, self.length(part.shape[target]))
+        if source >= 0 and target == WHOLE:  # of gradients: the other slices add theirs
+            before, behind = self.first, sum(self.tokens[self.number + 1 :])
+            return torch.nn.functional.pad(part, (*[0] * (2 * (part.dim() - source - 1)), before, behind))
+        if (source, target) == (PARTIAL, WHOLE):
+            return part
+        raise PlanError(f"tokens along dimension {source} are needed along {target}; plan without slices")
+
+
 class MeshAxes:
     """The axes of a mesh: devices along each, this process's place among them, and their process groups.
 
     Parameters
     ----------
-    mesh : DeviceMesh
+    mesh : DeviceMesh or None
+        None for a single process.
     links : sequence of Link, optional
         Between neighbours along each axis, as they were priced: they decide by which collectives placements are
         changed. By default all are alike.
@@ -42,11 +90,36 @@ class MeshAxes:
     priced : Mesh
     """
 
-    def __init__(self, mesh: DeviceMesh, links: Sequence[Link] = (), sharing: Sequence[int] = ()) -> None:
-        self.sizes: tuple[int, ...] = tuple(mesh.shape)
+    def __init__(self, mesh: DeviceMesh | None, links: Sequence[Link] = (), sharing: Sequence[int] = ()) -> None:
+        self.sizes: tuple[int, ...] = () if mesh is None else tuple(mesh.shape)
         self.priced = Mesh(self.sizes, tuple(links) or (LINK,) * len(self.sizes), tuple(sharing))
-        self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
-        self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
+        every = range(len(self.sizes))
+        self.places: tuple[int, ...] = () if mesh is None else tuple(mesh.get_local_rank(axis) for axis in every)
+        self.groups = () if mesh is None else tuple(mesh.get_group(axis) for axis in every)
+        self.base: MeshAxes = self  # those along which something is sent: all but that of slices
+        self.cut: TokenCut | None = None
+        self.kept: KeptKeys | None = None
+        self.said = ""
+
+    def sliced(self, cut: TokenCut, kept: "KeptKeys", said: str) -> "MeshAxes":
+        """Return these axes for one slice of the layer ``said``: their last axis is that of slices (`TokenCut`)."""
+        axes = copy(self)
+        axes.cut, axes.kept, axes.said = cut, kept, said
+        axes.sizes, axes.places = (*self.sizes, len(cut.tokens)), (*self.places, cut.number)
+        links = (*self.priced.links, LINK)
+        axes.priced = Mesh(axes.sizes, links, (*self.priced.sharing, 1) if self.priced.sharing else ())
+        return axes
+
+    def lengths(self, lengths: Sequence[int], placements: Placements) -> tuple[int, ...]:
+        """Return the lengths of the part that this process has of a tensor's dimensions, or of factors of them."""
+        return tuple(self.length(length, placements, dimension) for dimension, length in enumerate(lengths))
+
+    def length(self, length: int, placements: Placements, dimension: int) -> int:
+        """Return the length of this process's part of a dimension."""
+        parts = self.parts(placements, dimension)
+        if self.cut is None or placements[-1] != dimension:
+            return length // parts
+        return self.cut.length(length) // (parts // self.sizes[-1])
 
     def parts(self, placements: Placements, dimension: int) -> int:
         """Return into how many parts placements split a dimension."""
@@ -84,6 +157,8 @@ def moved(part: Tensor, axes: MeshAxes, source: Placements, target: Placements, 
     """
     if source == target:
         return part
+    if axes.cut is not None:
+        return _moved_slice(part, axes, axes.cut, source, target, shape)
     size = prod(shape.lengths) * part.element_size()
     steps = path(source, target, size, axes.priced, shape.parts)
     if steps is None:
@@ -93,6 +168,22 @@ def moved(part: Tensor, axes: MeshAxes, source: Placements, target: Placements, 
         part = along(part, axes, axis, source[axis], placements[axis], shape.groups)
         source = placements
     return part
+
+
+def _moved_slice(
+    part: Tensor, axes: MeshAxes, cut: TokenCut, source: Placements, target: Placements, shape: Shape
+) -> Tensor:
+    """Return this process's part in other placements, of a slice: it is cut out first, and put back last."""
+    (*before, last), (*after, wanted) = source, target
+    if last != wanted >= 0:
+        part = cut.moved(part, last, wanted)
+    token = max(last, wanted)
+    if token >= 0:
+        own = [cut.length(n) if k == token else n for k, n in enumerate(shape.lengths)]
+        parts = [gcd(n, own[k]) if k == token else n for k, n in enumerate(shape.parts)]
+        shape = replace(shape, lengths=tuple(own), parts=tuple(parts))
+    part = moved(part, axes.base, tuple(before), tuple(after), shape)
+    return cut.moved(part, last, wanted) if wanted < 0 and last != wanted else part
 
 
 def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, groups: Sequence[Groups]) -> Tensor:

@@ -45,15 +45,21 @@ class Narrowing:
         Of its pieces.
     cuts : tuple of (int, int, int)
         Which piece is divided, into how many parts, and the number of this process's part; one after the other.
+    slice : tuple of (int, int, int)
+        Before that: a piece of which a slice's tokens are taken, the first of them, and how many.
     """
 
     dimension: int
     lengths: tuple[int, ...]
     cuts: tuple[tuple[int, int, int], ...]
+    slice: tuple[int, int, int] | None = None
 
     def of(self, part: Tensor) -> Tensor:
         """Return the part on which this process works."""
         part = part.unflatten(self.dimension, self.lengths)
+        if self.slice is not None:
+            piece, first, count = self.slice
+            part = part.narrow(self.dimension + piece, first, count)
         for piece, count, place in self.cuts:
             part = divided(part, self.dimension + piece, count)[place]
         return part.flatten(self.dimension, self.dimension + len(self.lengths) - 1)
@@ -181,13 +187,19 @@ class PlannedCalls:
 
 def _narrowing(dimension: int, pieces: Pieces, strategy: Strategy, loops: set[str], axes: MeshAxes) -> Narrowing | None:
     """Return how a dimension is narrowed of whole pieces with these loops; None if it has none that are divided."""
-    split = [[axis for axis, entry in enumerate(strategy) if entry.loop == loop != UNSPLIT] for loop, _ in pieces]
-    lengths, cuts = [], list[tuple[int, int, int]]()
+    own = strategy if axes.cut is None else strategy[:-1]
+    split = [[axis for axis, entry in enumerate(own) if entry.loop == loop != UNSPLIT] for loop, _ in pieces]
+    lengths, cuts, taken = [], list[tuple[int, int, int]](), None
     for piece, (along, (loop, length)) in enumerate(zip(split, pieces, strict=True)):
+        if axes.cut is not None and loop == strategy[-1].loop != UNSPLIT:
+            if loop in loops:
+                taken = piece, axes.cut.first, axes.cut.length(length)
+            else:
+                length = axes.cut.length(length)
         if loop in loops:
             cuts += [(piece, axes.sizes[axis], axes.places[axis]) for axis in along]
         else:
             for axis in along:
                 length //= axes.sizes[axis]
         lengths.append(length)
-    return Narrowing(dimension, tuple(lengths), tuple(cuts)) if cuts else None
+    return Narrowing(dimension, tuple(lengths), tuple(cuts), taken) if cuts or taken else None

@@ -29,8 +29,11 @@ def program(
     mode: Mode,
     targets: Batch = (),
     loss: Loss | None = None,
+    tokens: Sequence[int | None] = (),
 ) -> Program:
     """Return a layer's forward in a mode as a program, with its loss if there is one.
+
+    ``tokens``: the axis of tokens of each input, where that is known already.
 
     Raises
     ------
@@ -53,7 +56,7 @@ def program(
     try:
         inputs = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in given)
         own = record(layer, inputs, context, None if loss is None else compared, targets)
-        found = program_of(own, weights, samples := given[0].shape[0])
+        found = program_of(own, weights, samples := given[0].shape[0], tokens)
         return replace(found, graph=by_samples(found.graph, samples))
     except UnfollowedError as error:
         raise PlanError(f"the operators of a layer cannot be followed, as the plan needs it: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeplan.core.operators import INPUT, Operator
+from pipeplan.core.operators import INPUT, TOKEN, Operator
 from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements, Strategy, splits
 from pipeplan.costs.sharding.layer_redistributions import PlannedLayer, Redistribution
 from pipeplan.costs.sharding.prices import class_axes
@@ -36,6 +36,8 @@ class MeshLayer:
         For one shape of inputs, and one mode (training or evaluation). With a loss, if that is split along classes.
     strategies : LayerStrategies
     axes : MeshAxes
+    plan : PlannedLayer, optional
+        The operators with these strategies.
 
     Attributes
     ----------
@@ -47,12 +49,14 @@ class MeshLayer:
     calls : PlannedCalls
     """
 
-    def __init__(self, program: Program, strategies: LayerStrategies, axes: MeshAxes) -> None:
+    def __init__(
+        self, program: Program, strategies: LayerStrategies, axes: MeshAxes, plan: PlannedLayer | None = None
+    ) -> None:
         self.program, self.strategies, self.axes = program, strategies, axes
         of_loss = {id(call) for call in program.record.calls[program.record.loss :]}
         self.steps = [step for step in program.steps if id(step.call) not in of_loss]
         self.loss_steps = [step for step in program.steps if id(step.call) in of_loss]
-        self.plan = PlannedLayer(program.graph, strategies, len(axes.sizes))
+        self.plan = plan or PlannedLayer(program.graph, strategies, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
         self.calls = PlannedCalls(program, self.plan, self.weights, axes)
 
@@ -377,4 +381,5 @@ class _Run:
         """Return the loops of a tensor or weight that an operator reads."""
         if source in operator.reads:
             return operator.reads[source]
-        return next((weight.loops for weight in operator.weights if weight.name == source), ())
+        row: tuple[str, ...] = next((weight.loops for weight in operator.weights if weight.name == source), ())
+        return row if self._axes.cut is None else tuple("" if loop == TOKEN else loop for loop in row)

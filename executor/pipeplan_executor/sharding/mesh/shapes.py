@@ -32,7 +32,7 @@ def shapes_of(program: Program) -> dict[str, Shape]:
 
 def own_lengths(shape: Shape, placements: Placements, axes: MeshAxes) -> tuple[int, ...]:
     """Return the lengths of the part that this process has of a tensor."""
-    return tuple(length // axes.parts(placements, dimension) for dimension, length in enumerate(shape.lengths))
+    return axes.lengths(shape.lengths, placements)
 
 
 def own_shape(view: View, shape: Shape, placements: Placements, axes: MeshAxes) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def own_shape(view: View, shape: Shape, placements: Placements, axes: MeshAxes) 
     counts = [axes.parts(placements, dimension) for dimension in range(len(shape.lengths))]
     divided = _divided(view.axes, shape, counts)
     return tuple(
-        prod(factor.size // counts[factor.axis or 0] if factor in divided else factor.size for factor in axis)
+        prod(axes.length(f.size, placements, f.axis or 0) if f in divided else f.size for f in axis)
         for axis in view.axes
     )
 

@@ -134,7 +134,7 @@ def _on_mesh(
     cuts: list[Cut] = []
     summed = []
     for axis, entry in enumerate(strategy):
-        if entry.loop == UNSPLIT:
+        if entry.loop == UNSPLIT or axis == len(axes.base.sizes):  # gradients of slices add up by themselves
             continue
         if entry.loop in weight.loops:
             cuts.append(Cut(axis, weight.loops.index(entry.loop), tuple(operator.groups.get(entry.loop, ()))))

@@ -102,10 +102,14 @@ class PlannedLayer:
         """Return the placements in which the gradient of a tensor comes back from the operators that read it."""
         readers = self._readers.get(name, ())
         if name in self.graph.outputs:
-            return self._strategies.sums.get(name, self.held(name)) if readers else self.held(name)
+            return self.summed(name, self.held(name)) if readers else self.held(name)
         if name in self.graph.whole and name not in self.graph.inputs:
             return self.held(name)
-        return self._strategies.sums.get(name, self._whole) if len(readers) > 1 else self._wanted(name)
+        return self.summed(name, self._whole) if len(readers) > 1 else self._wanted(name)
+
+    def summed(self, name: str, default: Placements) -> Placements:
+        """Return the placements in which the gradient of a tensor is summed up."""
+        return self._strategies.sums.get(name, default)
 
     def _wanted(self, name: str) -> Placements:
         """Return the placements in which the maker of a tensor, or the layer before, needs the gradient."""
@@ -121,7 +125,10 @@ class PlannedLayer:
     def copying(self, source: str) -> Redistribution | None:
         """Return how the copy of a tensor is made; None if it has none."""
         copy, held = self.copies.get(source), self.held(source)
-        return None if copy is None else Redistribution(held, copy.placements, held, held)
+        if copy is None:
+            return None
+        placements = self.copy(source, self.operators[copy.readers[0]])
+        return Redistribution(held, placements or held, held, held)
 
     def copied_for_inputs(self, source: str) -> bool:
         """Return whether the copy of a tensor, if a backward makes it again, is made for the input gradient."""

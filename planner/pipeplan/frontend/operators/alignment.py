@@ -32,6 +32,8 @@ class Alignment:
         The tensors that the rule reads; None for constants.
     made : Tensor
     samples : int
+    tables : bool
+        Whether weights with an axis of tokens, like tables of positions, are read in parts.
 
     Attributes
     ----------
@@ -43,8 +45,10 @@ class Alignment:
         Number of tokens if the operation may run on a part of them; else 0.
     """
 
-    def __init__(self, rule: Rule, views: Sequence[View | None], made: Tensor, samples: int) -> None:
-        self._rule, self._samples = rule, samples
+    def __init__(
+        self, rule: Rule, views: Sequence[View | None], made: Tensor, samples: int, tables: bool = False
+    ) -> None:
+        self._rule, self._samples, self._tables = rule, samples, tables
         self._lengths: dict[int, int] = {}
         for tensor, axes in (*rule.reads, (made, rule.makes)):
             for axis, length in zip(axes, tensor.shape, strict=True):
@@ -187,7 +191,11 @@ class Alignment:
             inside = axis != rule.makes[1]  # behind heads: there all other axes of tokens must be told from it
             if inside and any(name.startswith(f"{TOKEN} ") for name in self._names.values()):
                 return 0
-            every = all(_has_tokens(view, axes[axis], inside) for view, axes in self._reads if axis in axes)
+            every = all(
+                _has_tokens(view, axes[axis], inside) or (self._tables and view.source.weight)
+                for view, axes in self._reads
+                if axis in axes
+            )
             return self._lengths[axis] if every else 0
         return 0
 

@@ -53,9 +53,14 @@ def operators_of(record: Record, weights: Mapping[str, NamedWeight], samples: in
     return program_of(record, weights, samples).graph
 
 
-def program_of(record: Record, weights: Mapping[str, NamedWeight], samples: int) -> Program:
-    """Return a recorded layer as a program; arguments and errors are those of `operators_of`."""
-    follower = _Follower(record, weights, samples)
+def program_of(
+    record: Record, weights: Mapping[str, NamedWeight], samples: int, tokens: Sequence[int | None] = ()
+) -> Program:
+    """Return a recorded layer as a program; arguments and errors are those of `operators_of`.
+
+    ``tokens``: for layers that run on parts of their own tokens, the axis of these of each input that comes in parts.
+    """
+    follower = _Follower(record, weights, samples, tokens)
     graph = follower.graph()
     return Program(graph, record, follower.steps, follower.given)
 
@@ -63,8 +68,14 @@ def program_of(record: Record, weights: Mapping[str, NamedWeight], samples: int)
 class _Follower:
     """Walk over the calls of a record."""
 
-    def __init__(self, record: Record, weights: Mapping[str, NamedWeight], samples: int) -> None:
-        self._record, self._samples = record, samples
+    def __init__(
+        self,
+        record: Record,
+        weights: Mapping[str, NamedWeight],
+        samples: int,
+        tokens: Sequence[int | None] = (),
+    ) -> None:
+        self._record, self._samples, self._sliced = record, samples, bool(tokens)
         self._views: dict[int, View | None] = {}  # None: a constant
         self.steps: list[Step] = []
         self._memories: dict[Any, bool] = {}  # whether it holds constants
@@ -87,7 +98,7 @@ class _Follower:
             self._names[INPUT] = number
             if not tensor.requires_grad:
                 self._inert.add(name)
-            self._put(tensor, self._input(name, tensor))
+            self._put(tensor, self._input(name, tensor, tokens[number - 1] if tokens else None))
         known: dict[int, str] = {}
         for local, parameter in record.parameters.items():
             if local in weights and id(parameter) not in known:
@@ -104,7 +115,7 @@ class _Follower:
         self._names.update(self._weights.keys())  # operators have the name of no weight
         self._uses: Counter[str] = Counter()
 
-    def _input(self, name: str, tensor: Tensor) -> View:
+    def _input(self, name: str, tensor: Tensor, token: int | None) -> View:
         """Return the view of an input: samples, tokens and, of floating-point numbers, features.
 
         There are tokens along axis 1 of numbers [sample, token] and of tensors [sample, token, feature]. An image
@@ -117,6 +128,8 @@ class _Follower:
         rest = [TOKEN if len(shape) == 2 + features else WHOLE] * (len(shape) - 1 - features)
         if features and len(rest) > 1:
             rest[0] = CHANNEL
+        if token is not None:
+            rest = [TOKEN if n == token - 1 else WHOLE for n in range(len(rest))]
         every = (SAMPLE if batched else WHOLE, *rest, *[FEATURE] * features)
         names = tuple(every[n] for n in kept)
         sizes = tuple(shape[n] for n in kept)
@@ -283,7 +296,8 @@ class _Follower:
 
     def _append(self, rule: Rule, made: Tensor, *, closed: bool, **figures: Any) -> View:
         """Append an operator, split by no loop if it is ``closed``; return what it makes."""
-        found = Alignment(rule, [self._view(each) for each, _ in rule.reads], made, self._samples)
+        views = [self._view(each) for each, _ in rule.reads]
+        found = Alignment(rule, views, made, self._samples, tables=self._sliced)
         loops = {} if closed else dict(found.loops())
         rows: dict[str, tuple[str, ...]] = {}
         for source, row in found.rows():

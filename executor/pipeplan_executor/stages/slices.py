@@ -1,0 +1,141 @@
+"""Where the tokens of a model are, and that it can run on one slice of them after the other.
+
+::
+
+    token numbers, whole ─▶ embedding ─▶ [sample, token, h] ─▶ attention ─▶ [sample, head, token, h / head] ─▶ …
+                            slice k of it                      keys of slices 0 … k
+
+Attention must be causal. All other operators treat tokens alike, or the model is refused with the operator's line.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.operators import TOKEN
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.flow import Tensors
+from pipeplan.frontend.capture.graph.gradients import place_in
+from pipeplan.frontend.capture.private import FakeTensorMode, TorchDispatchMode, fake, on_fake
+from pipeplan.frontend.operators.find import named_weights
+from pipeplan.frontend.operators.program import Program
+from pipeplan_executor.sharding.mesh.programs import program
+from pipeplan_executor.sharding.mesh.sliced_layer import (
+    SlicedFlow,
+    TokensMixedError,
+    call_of,
+    output_axes,
+    token_dimensions,
+)
+from pipeplan_executor.stages.sliced_loss import SlicedLoss
+
+if TYPE_CHECKING:
+    from pipeplan_executor.stages.split import Fitted
+
+Context = Callable[[], AbstractContextManager[object]]
+
+
+def with_slices(fitted: "Fitted", context: Context) -> "Fitted":
+    """Return a plan that cuts sequences, and its model, with the places of tokens; others as they are.
+
+    Raises
+    ------
+    PlanError
+        If the model or its loss cannot run like that.
+    """
+    plan = fitted.plan
+    parts = 1 + max((action.slice for action in plan.schedule.actions()), default=0)
+    if parts == 1 and not plan.slices:
+        return fitted
+    if parts != len(plan.slices) or min(plan.slices) < 1:
+        raise PlanError(f"the schedule has {parts} slices of each sequence, and the plan names tokens of {plan.slices}")
+    if plan.sharded:
+        raise PlanError(f"level {plan.zero} of ZeRO and slices of sequences do not run together; plan with --zero 0,1")
+    flow, names = fitted.flow.tensors, fitted.names
+    found = SlicedFlow(plan.slices, [(None,) * len(flow[0])])
+    weights = named_weights(fitted.blank, fitted.sequence)
+    for number, (name, layer) in enumerate(zip(names, fitted.sequence.layers, strict=True)):
+        make = partial(program, name, layer, flow[number], weights[number], context)
+        made = found.program(name, make, number, True)
+        try:
+            axes = output_axes(made, token_dimensions(made, found.axes[number]))
+        except TokensMixedError as error:
+            where = _line(made, error.operator, layer, flow[number], context)
+            raise PlanError(
+                f"{error.operator!r} in layer {name}{where} needs other tokens than its own, or is not known to treat "
+                "tokens alike, so sequences cannot be cut into slices. Causal attention must be "
+                "scaled_dot_product_attention without dropout; plan without --slices for any other model"
+            ) from error
+        _check(name, axes, flow[number + 1], sum(plan.slices))
+        found.axes.append(axes)
+    loss = _loss(fitted)
+    found.loss = SlicedLoss(loss, flow[-1], fitted.targets, found.axes[-1], plan.slices, context)
+    return replace(fitted, sliced=found)
+
+
+def _loss(fitted: "Fitted") -> Callable[[Tensors, Batch], Tensor]:
+    return lambda outputs, targets: fitted.workload.loss(fitted.restored(outputs), targets)
+
+
+def _check(name: str, axes: Sequence[int | None], made: Sequence[Tensor], tokens: int) -> None:
+    for axis, tensor in zip(axes, made, strict=True):
+        if axis is None and tensor.requires_grad:
+            raise PlanError(
+                f"layer {name} returns a tensor of shape {tuple(tensor.shape)} that has no axis of tokens, so "
+                "sequences cannot be cut into slices; plan without --slices"
+            )
+        if axis is not None and tensor.shape[axis] != tokens:
+            raise PlanError(
+                f"the plan cuts sequences of {tokens} tokens, and those of layer {name} have {tensor.shape[axis]}; "
+                "solve again for this model"
+            )
+
+
+def check_sliced_teams(plan: Plan) -> None:
+    """Refuse teams whose attention runs on parts of the tokens of a slice."""
+    for name, layer in plan.strategies if plan.slices else ():
+        split = {own for own, (strategy, _) in layer.operators.items() if any(e.loop == TOKEN for e in strategy)}
+        if any("attention" in own for own in split):
+            raise PlanError(
+                f"the plan splits attention of {name} along tokens in a team, and cuts sequences into slices; both "
+                "together do not run: plan with --no-context-parallel"
+            )
+
+
+def _line(made: Program, operator: str, layer: nn.Module, given: Sequence[Tensor], context: Context) -> str:
+    """Return file and line of an operator's call, in brackets, as far as they are known."""
+    call = call_of(made, operator)
+    number = next((n for n, each in enumerate(made.record.calls) if each is call), None)
+    if number is None:
+        return ""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    found = _Found(number)
+    blank = on_fake(layer, mode, "cpu")
+    inputs = [fake(each, mode, "cpu").requires_grad_(each.requires_grad) for each in given]
+    with mode, found, context():
+        blank(*inputs)
+    return found.place
+
+
+class _Found(TorchDispatchMode):  # type: ignore[misc]
+    """Mode that notes where a call was made, by its number among those that make tensors."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._left, self.place = number, ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        rows = result if isinstance(result, tuple | list) else (result,)
+        if any(isinstance(each, Tensor) for each in rows):
+            if self._left == 0:
+                self.place = place_in("".join(traceback.format_stack()))
+            self._left -= 1
+        return result
