@@ -8,14 +8,16 @@
 Attention must be causal. All other operators treat tokens alike, or the model is refused with the operator's line.
 """
 
+import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import TOKEN
@@ -116,26 +118,43 @@ def _line(made: Program, operator: str, layer: nn.Module, given: Sequence[Tensor
     if number is None:
         return ""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    found = _Found(number)
     blank = on_fake(layer, mode, "cpu")
     inputs = [fake(each, mode, "cpu").requires_grad_(each.requires_grad) for each in given]
+    found = _Found(number, len(inspect.stack()))
     with mode, found, context():
         blank(*inputs)
     return found.place
 
 
 class _Found(TorchDispatchMode):  # type: ignore[misc]
-    """Mode that notes where a call was made, by its number among those that make tensors."""
+    """Mode that notes where a call was made, by its number among those that make tensors.
 
-    def __init__(self, number: int) -> None:
+    ``depth``: of the stack outside. Captured graphs know the lines from which they were made.
+    """
+
+    def __init__(self, number: int, depth: int) -> None:
         super().__init__()
-        self._left, self.place = number, ""
+        self._left, self._depth, self.place = number, depth, ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         rows = result if isinstance(result, tuple | list) else (result,)
         if any(isinstance(each, Tensor) for each in rows):
             if self._left == 0:
-                self.place = place_in("".join(traceback.format_stack()))
+                own = [frame for frame, _ in traceback.walk_stack(None)][: -self._depth or None]
+                lines = map(_captured_line, own)
+                self.place = next((line for line in lines if line), "") or place_in(
+                    "".join(traceback.format_stack()[self._depth : -1])
+                )
             self._left -= 1
         return result
+
+
+def _captured_line(frame: FrameType) -> str:
+    """Return the line from which the operation of a captured graph was made that a frame runs; empty for others."""
+    graph = frame.f_locals.get("self")
+    if not isinstance(graph, fx.GraphModule) or not frame.f_code.co_filename.startswith("<"):
+        return ""
+    number = graph._lineno_map.get(frame.f_lineno - frame.f_code.co_firstlineno) if graph._lineno_map else None
+    node = None if number is None else list(graph.graph.nodes)[number]
+    return place_in(node.meta.get("stack_trace")) if node is not None else ""

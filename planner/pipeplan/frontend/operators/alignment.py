@@ -212,7 +212,8 @@ class Alignment:
         if first is None or len(first[1]) != samples + 1 or not _has_tokens(first[0], first[1][samples:], inside=True):
             return 0
         if keys is not None:
-            own = [(view, axes[keys]) for view, axes in self._reads if any(view is each for each in self._keys)]
+            reads = [(view, axes) for view, axes in self._reads if keys in axes]  # queries may be the same tensor
+            own = [(view, axes[keys]) for view, axes in reads if any(view is each for each in self._keys)]
             alike = len(own) == 2 and self._lengths[keys] == self._lengths[axis]
             if not alike or not all(_has_tokens(view, each, inside=True) for view, each in own):
                 return 0

@@ -249,7 +249,8 @@ class _Attribute:
 
 
 def _meta(node: fx.Node, within: tuple[Any, ...]) -> dict[str, Any]:
-    return {"val": node.meta.get("val"), "nn_module_stack": node.meta.get("nn_module_stack", {}), WITHIN: within}
+    kept = {name: node.meta.get(name) for name in ("val", "stack_trace")}
+    return {**kept, "nn_module_stack": node.meta.get("nn_module_stack", {}), WITHIN: within}
 
 
 def _place(node: fx.Node) -> str:
