@@ -32,7 +32,6 @@ from pipeplan_executor.sharding.mesh.moves import LINK
 from pipeplan_executor.sharding.mesh.programs import program
 from pipeplan_executor.sharding.sequence import AXIS
 from pipeplan_executor.sharding.shards import find_shards
-from pipeplan_executor.stages.slices import check_sliced_teams
 from pipeplan_executor.stages.split import Fitted
 
 AutocastContext = Callable[[], AbstractContextManager[object]]
@@ -50,7 +49,6 @@ def on_meshes(fitted: Fitted, wanted: TensorParallel, precision: str | None, dev
     """
     plan = fitted.plan
     if plan.strategies or wanted.size == 1:
-        check_sliced_teams(plan)
         return fitted
     given = _Given(_with_teams(plan, wanted.size), fitted, wanted, partial(autocast, precision, device))
     strategies, kept = given.strategies()
@@ -60,7 +58,6 @@ def on_meshes(fitted: Fitted, wanted: TensorParallel, precision: str | None, dev
         given.plan, stages=stages, strategies=strategies, shards=(), sequence=(), context=nothing, vocabulary=None
     )
     check_mesh(planned, fitted.names, fitted.flow.tensors)
-    check_sliced_teams(planned)
     return replace(fitted, plan=planned, kept=kept)
 
 

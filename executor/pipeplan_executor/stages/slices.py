@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, fx, nn
 
 from pipeplan.core.errors import PlanError
-from pipeplan.core.operators import TOKEN
-from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.capture.graph.gradients import place_in
@@ -97,17 +95,6 @@ def _check(name: str, axes: Sequence[int | None], made: Sequence[Tensor], tokens
             raise PlanError(
                 f"the plan cuts sequences of {tokens} tokens, and those of layer {name} have {tensor.shape[axis]}; "
                 "solve again for this model"
-            )
-
-
-def check_sliced_teams(plan: Plan) -> None:
-    """Refuse teams whose attention runs on parts of the tokens of a slice."""
-    for name, layer in plan.strategies if plan.slices else ():
-        split = {own for own, (strategy, _) in layer.operators.items() if any(e.loop == TOKEN for e in strategy)}
-        if any("attention" in own for own in split):
-            raise PlanError(
-                f"the plan splits attention of {name} along tokens in a team, and cuts sequences into slices; both "
-                "together do not run: plan with --no-context-parallel"
             )
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
-from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.operators import TOKEN, OperatorGraph
 from pipeplan.core.strategies import UNSPLIT, WHOLE, Copy, LayerStrategies, Placements, splits
 from pipeplan.costs.sharding.signatures import with_fitting_ends
 from pipeplan.frontend.batch import Batch, tensors
@@ -173,9 +174,27 @@ class MeshLayers:
         strategies = strategies if is_exact else _fitting(strategies, found.graph)
         if self._slices is None or self.keys is None:
             return MeshLayer(found, strategies, self._axes)
+        self._check_team(name, found, strategies, self.keys.tokens)
         tokens = token_dimensions(found, self._cuts[name])
         axes = self._axes.sliced(TokenCut(self.keys.tokens, self.keys.number), self.keys, name)
         return MeshLayer(found, strategies, axes, SlicedLayer(found.graph, strategies, len(self._axes.sizes), tokens))
+
+    def _check_team(self, name: str, found: Program, strategies: LayerStrategies, tokens: tuple[int, ...]) -> None:
+        """Refuse what a team cannot do with the tokens of a slice."""
+        for each in found.graph.operators:
+            entries = strategies.operators[each.name].strategy if each.name in strategies.operators else ()
+            along = [axis for axis, entry in enumerate(entries) if entry.loop == TOKEN]
+            if along and each.attention is not None:
+                raise PlanError(
+                    f"the plan splits attention of {name} along tokens in a team, and cuts sequences into slices; both "
+                    "together do not run: plan with --no-context-parallel"
+                )
+            odd = [count for count in tokens if count % prod(self._axes.sizes[axis] for axis in along)]
+            if odd:
+                raise PlanError(
+                    f"slices of {odd[0]} tokens cannot be split in a team, as the plan has it for layer {name}; cut "
+                    "sequences into slices whose tokens teams divide, or plan with --no-sequence-parallel"
+                )
 
     def at(self, micro_batch: int, part: int) -> None:
         """Begin an action of a slice of a micro-batch."""

@@ -165,7 +165,7 @@ class _Writer:
             self._env[node] = self.graph.call_function(when, (self.training, node.target, *args), kwargs)
         else:
             self._env[node] = self.graph.call_function(node.target, args, kwargs)
-        self._env[node].meta["nn_module_stack"] = node.meta["nn_module_stack"]
+        self._env[node].meta |= {name: node.meta.get(name) for name in ("nn_module_stack", "stack_trace")}
 
     def within(
         self, contexts: Sequence[Any], run: Sequence[fx.Node], later: Sequence[fx.Node], results: Sequence[Any]
