@@ -181,7 +181,7 @@ def test_masks_have_the_rows_of_all_tokens_of_heads(monkeypatch: pytest.MonkeyPa
     given = (query, query.clone(), query.clone(), mask)
     call = Call(ON_CPU, given[:3], {"attn_mask": mask}, given, (True, True, True, False), (query,))
     strategy: Strategy = (keys, AxisStrategy(TOKEN, by=BY_HEADS))
-    attention.attention(call, operand, SimpleNamespace(), strategy)  # type: ignore[arg-type]
+    attention.attention(call, operand, SimpleNamespace(kept=None), strategy)  # type: ignore[arg-type]
     assert [asked[id(tensor)] for tensor in given] == [strategy, strategy, strategy, (keys, AxisStrategy(UNSPLIT))]
 
 

@@ -36,7 +36,7 @@ def test_families_can_be_run(family: str, replicas: tuple[int, ...], micro_batch
         (("0F0 0B0 0U 0U",), "0U stands 2 times"),
         (("0F0 0F0 0B0",), "stage 0, micro-batch 0: the schedule has B F F"),
         (("0F0 0B0", "1F0 1B0", ""), "rank 2 has nothing to do"),
-        (("0F0.1 0B0.1",), "slices"),
+        (("0F0 0F0.1 0B0.1",), "stage 0, micro-batch 0, slice 0: the schedule has F;"),
     ],
 )
 def test_what_is_wrong_is_named(lines: tuple[str, ...], said: str) -> None:

@@ -33,11 +33,11 @@ _LIKELIHOODS = (_ATEN.nll_loss_forward, _ATEN.nll_loss2d_forward)
 
 
 class _Rows(NamedTuple):
-    """Where the tokens of a tensor are: an axis of ``outer`` × tokens × ``inner``, tokens from ``first`` on."""
+    """Where the tokens of a tensor are: an axis of ``outer`` × ``tokens`` × ``inner``, tokens from ``first`` on."""
 
     axis: int
     outer: int
-    count: int
+    tokens: int
     inner: int
     first: int
 
@@ -158,6 +158,9 @@ class _Step:
         made = self._call.operation(*mapped(operand, self._call.args), **kwargs)
         return made if isinstance(made, tuple | list) else (made,)
 
+    def _one(self, operand: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._called(operand)[0]
+
     def _linear(self, values: Sequence[_Value]) -> list[_Value]:
         """A sum over tokens is scaled, or added to another one."""
         scales = self._packet in (_ATEN.mul, _ATEN.div, _ATEN.neg, *_SAME, *_VIEWS)
@@ -172,13 +175,13 @@ class _Step:
     def _own(self, rows: _Rows) -> tuple[int, int]:
         """Return the slice's first token among those of a tensor, and their number."""
         first = max(self._cut.first - rows.first, 0)
-        end = min(self._cut.first + self._cut.tokens[self._cut.number] - rows.first, rows.count)
-        return min(first, rows.count), max(end - first, 0)
+        end = min(self._cut.first + self._cut.tokens[self._cut.number] - rows.first, rows.tokens)
+        return min(first, rows.tokens), max(end - first, 0)
 
     def _cut_out(self, whole: Tensor, rows: _Rows) -> Tensor:
         """Return the slice's part of a whole tensor."""
         first, count = self._own(rows)
-        part = whole.unflatten(rows.axis, (rows.outer, rows.count, rows.inner)).narrow(rows.axis + 1, first, count)
+        part = whole.unflatten(rows.axis, (rows.outer, rows.tokens, rows.inner)).narrow(rows.axis + 1, first, count)
         return part.flatten(rows.axis, rows.axis + 2)
 
     def _on_rows(self, rows: _Rows) -> list[_Value]:
@@ -194,15 +197,15 @@ class _Step:
         if packet in (_ATEN.transpose, _ATEN.t):
             one, other = (n % call.given[0].dim() for n in (call.args[1:] or (0, 1)))
             axis = {one: other, other: one}.get(rows.axis, rows.axis)
-            return [_Value(*self._called(self._tensor), rows._replace(axis=axis))]
+            return [_Value(self._one(self._tensor), rows._replace(axis=axis))]
         if packet in _SOFTMAX and call.args[1] % call.given[0].dim() != rows.axis:
-            return [_Value(*self._called(self._tensor), rows)]
+            return [_Value(self._one(self._tensor), rows)]
         if packet is _ATEN.gather and call.args[1] % call.given[0].dim() != rows.axis:
-            return [_Value(*self._called(lambda tensor: self._aligned(tensor, rows, call.made[0].dim())), rows)]
+            return [_Value(self._one(lambda tensor: self._aligned(tensor, rows, call.made[0].dim())), rows)]
         if packet is _ATEN.squeeze and isinstance(call.args[1], int):
             place = call.args[1] % call.given[0].dim()
             if place != rows.axis:
-                return [_Value(*self._called(self._tensor), rows._replace(axis=rows.axis - (place < rows.axis)))]
+                return [_Value(self._one(self._tensor), rows._replace(axis=rows.axis - (place < rows.axis)))]
         if packet is _ATEN.mse_loss:
             return [self._squares(rows)]
         if torch.Tag.pointwise in call.operation.tags or packet in _SAME:
@@ -216,7 +219,7 @@ class _Step:
         """Return an operand that has its last axes where the result has them, with the slice's tokens."""
         value = self._value(tensor)
         axis = rows.axis - (dimensions - tensor.dim())
-        if value.rows is None and axis >= 0 and tensor.shape[axis] == rows.outer * rows.count * rows.inner > 1:
+        if value.rows is None and axis >= 0 and tensor.shape[axis] == rows.outer * rows.tokens * rows.inner > 1:
             return self._cut_out(value.tensor, rows._replace(axis=axis))
         return value.tensor
 
@@ -230,7 +233,7 @@ class _Step:
         if len(every) != 1:
             raise _refused(f"{self._call.name!r} reads some tokens together with others")
         (rows,) = every
-        return _Value(*self._called(lambda tensor: self._aligned(tensor, rows, dimensions)), rows)
+        return _Value(self._one(lambda tensor: self._aligned(tensor, rows, dimensions)), rows)
 
     def _viewed(self, rows: _Rows) -> _Value:
         before, after = self._call.given[0].shape, self._call.made[0].shape
@@ -238,8 +241,8 @@ class _Step:
         for axis, length in enumerate(after):
             outside = prod(after[:axis])
             outer = lead // outside if lead % outside == 0 else 0
-            if outer and length % (outer * rows.count) == 0:
-                found = rows._replace(axis=axis, outer=outer, inner=length // (outer * rows.count))
+            if outer and length % (outer * rows.tokens) == 0:
+                found = rows._replace(axis=axis, outer=outer, inner=length // (outer * rows.tokens))
                 if outside * length * prod(after[axis + 1 :]) == prod(before):
                     shape = list(after)
                     shape[axis] = outer * self._own(rows)[1] * found.inner
@@ -248,14 +251,15 @@ class _Step:
 
     def _sliced(self, rows: _Rows) -> _Value:
         call, whole = self._call, self._call.given[0]
-        _, place, start, _, step = [*call.args, *(0, 0, None, None, 1)[len(call.args) :]]
+        given = [*call.args, *(0, 0, None, None, 1)[len(call.args) :]]
+        place, start, step = int(given[1]), given[2], given[4]
         if place % whole.dim() != rows.axis:
-            return _Value(*self._called(self._tensor), rows)
+            return _Value(self._one(self._tensor), rows)
         if step != 1 or rows.outer * rows.inner != 1:
             raise _refused("it takes some of the tokens")
         length = whole.shape[rows.axis]
         first = min(max(start + length if (start or 0) < 0 else start or 0, 0), length)
-        found = rows._replace(first=rows.first + first, count=call.made[0].shape[rows.axis])
+        found = rows._replace(first=rows.first + first, tokens=call.made[0].shape[rows.axis])
         before, (own, count) = self._own(rows)[0], self._own(found)
         part = self._tensor(whole)
         begin = min(max(own + first - before, 0), part.shape[rows.axis])
@@ -268,7 +272,7 @@ class _Step:
         kept = call.made[0].dim() == given.dim()
         if rows.axis not in gone:
             axis = rows.axis if kept else rows.axis - sum(n < rows.axis for n in gone)
-            return _Value(*self._called(self._tensor), rows._replace(axis=axis))
+            return _Value(self._one(self._tensor), rows._replace(axis=axis))
         made = self._tensor(given).sum(sorted(gone), keepdim=kept, dtype=call.made[0].dtype)
         count = prod(given.shape[n] for n in gone) if self._packet is _ATEN.mean else 1
         return _Value(made / count, None, True)

@@ -12,17 +12,18 @@ import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, fx, nn
 
 from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.capture.graph.gradients import place_in
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import FakeTensorMode, TorchDispatchMode, fake, on_fake
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.program import Program
@@ -36,32 +37,44 @@ from pipeplan_executor.sharding.mesh.sliced_layer import (
 )
 from pipeplan_executor.stages.sliced_loss import SlicedLoss
 
-if TYPE_CHECKING:
-    from pipeplan_executor.stages.split import Fitted
-
 Context = Callable[[], AbstractContextManager[object]]
 
 
-def with_slices(fitted: "Fitted", context: Context) -> "Fitted":
-    """Return a plan that cuts sequences, and its model, with the places of tokens; others as they are.
+def sliced_flow(
+    plan: Plan,
+    module: nn.Module,
+    sequence: LayerSequence,
+    flow: Sequence[Tensors],
+    loss: Callable[[Tensors, Batch], Tensor],
+    targets: Batch,
+    context: Context,
+) -> SlicedFlow | None:
+    """Return where the tokens of a model are; None if the plan leaves sequences whole.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The unsplit model on the meta device.
+    flow : sequence of Tensors
+        The tensors between its layers.
+    loss, targets
+        ``loss(outputs, targets)``, of the last of them.
 
     Raises
     ------
     PlanError
         If the model or its loss cannot run like that.
     """
-    plan = fitted.plan
     parts = 1 + max((action.slice for action in plan.schedule.actions()), default=0)
     if parts == 1 and not plan.slices:
-        return fitted
+        return None
     if parts != len(plan.slices) or min(plan.slices) < 1:
         raise PlanError(f"the schedule has {parts} slices of each sequence, and the plan names tokens of {plan.slices}")
     if plan.sharded:
         raise PlanError(f"level {plan.zero} of ZeRO and slices of sequences do not run together; plan with --zero 0,1")
-    flow, names = fitted.flow.tensors, fitted.names
     found = SlicedFlow(plan.slices, [(None,) * len(flow[0])])
-    weights = named_weights(fitted.blank, fitted.sequence)
-    for number, (name, layer) in enumerate(zip(names, fitted.sequence.layers, strict=True)):
+    weights = named_weights(module, sequence)
+    for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
         make = partial(program, name, layer, flow[number], weights[number], context)
         made = found.program(name, make, number, True)
         try:
@@ -75,13 +88,8 @@ def with_slices(fitted: "Fitted", context: Context) -> "Fitted":
             ) from error
         _check(name, axes, flow[number + 1], sum(plan.slices))
         found.axes.append(axes)
-    loss = _loss(fitted)
-    found.loss = SlicedLoss(loss, flow[-1], fitted.targets, found.axes[-1], plan.slices, context)
-    return replace(fitted, sliced=found)
-
-
-def _loss(fitted: "Fitted") -> Callable[[Tensors, Batch], Tensor]:
-    return lambda outputs, targets: fitted.workload.loss(fitted.restored(outputs), targets)
+    found.loss = SlicedLoss(loss, flow[-1], targets, found.axes[-1], plan.slices, context)
+    return found
 
 
 def _check(name: str, axes: Sequence[int | None], made: Sequence[Tensor], tokens: int) -> None:
@@ -113,7 +121,7 @@ def _line(made: Program, operator: str, layer: nn.Module, given: Sequence[Tensor
     return found.place
 
 
-class _Found(TorchDispatchMode):  # type: ignore[misc]
+class _Found(TorchDispatchMode):
     """Mode that notes where a call was made, by its number among those that make tensors.
 
     ``depth``: of the stack outside. Captured graphs know the lines from which they were made.

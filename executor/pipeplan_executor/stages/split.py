@@ -46,7 +46,7 @@ from pipeplan_executor.stages.fully_sharded import (
 )
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
-from pipeplan_executor.stages.slices import with_slices
+from pipeplan_executor.stages.slices import sliced_flow
 from pipeplan_executor.stages.source import Source, build, constructed_by, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
@@ -226,7 +226,13 @@ def fit(
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_mesh(plan, sequence.names, flow.tensors)
-    return with_slices(fitted, partial(autocast, precision, torch.device(device)))
+
+    def loss(outputs: Tensors, targets: Batch) -> torch.Tensor:
+        found: torch.Tensor = workload.loss(fitted.restored(outputs), targets)
+        return found
+
+    given = plan, blank, sequence, flow.tensors, loss, fitted.targets
+    return replace(fitted, sliced=sliced_flow(*given, partial(autocast, precision, torch.device(device))))
 
 
 def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> LayerSequence:

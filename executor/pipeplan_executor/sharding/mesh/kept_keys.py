@@ -140,4 +140,5 @@ class SlicedAttention:
             if not hidden.all():
                 raise PlanError(f"{self.said} attends to later tokens, so sequences cannot be cut; plan without slices")
             mask = mask[..., :end]
-        return [Block(*(whole.narrow(ROWS, 0, end) for whole in wholes), False, mask)]
+        keys, values = (whole.narrow(ROWS, 0, end) for whole in wholes)
+        return [Block(keys, values, False, mask)]

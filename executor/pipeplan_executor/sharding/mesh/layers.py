@@ -256,7 +256,7 @@ class MeshLayers:
 
     def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
         """Return a loss of the stage's outputs, which every process has whole; or its classes of the logits."""
-        if self._slices is not None and self.keys is not None:
+        if self._slices is not None and self._slices.loss is not None and self.keys is not None:
             return self._slices.loss(outputs, targets, self.keys.number)
         if not self._head:
             return loss(outputs, targets)
