@@ -32,6 +32,7 @@ DEFAULTS: Document = {
     "strategy": "",
     "vocabulary_parallel": True,
     "overlap_reduction": True,
+    "staleness": 0,
     "order": "search",
     "together": (),
     "no_cut_after": (),

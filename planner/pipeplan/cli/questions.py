@@ -42,6 +42,13 @@ def _add_choices(parser: ArgumentParser) -> None:
         help="the time of a step; from step to step without a barrier; of an endless pipeline, per sample (step)",
     )
     add(
+        "--staleness",
+        type=number,
+        default=0,
+        metavar="{0,1}",
+        help="1: gradients are applied while the next batch runs, one step late; with --objective period (0)",
+    )
+    add(
         "--overlap-reduction",
         action=BooleanOptionalAction,
         default=True,

@@ -143,6 +143,9 @@ class Job:
         Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
+    staleness : int
+        1 lets the gradients of a batch be summed and applied while the next one runs, with the weights that it began
+        with: W(t + 1) = W(t) - v grad f(W(t - 1)). It goes with the objective 'period', and is never a default.
     order : Order
         Order of devices along the pipeline.
     together : tuple of tuple of str
@@ -197,6 +200,7 @@ class Job:
     strategy: str = ""
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
+    staleness: int = 0
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
     no_cut_after: tuple[str, ...] = ()
@@ -249,6 +253,7 @@ class Job:
         ):
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
         self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 0, MOST_AXES))
+        self._set("staleness", whole(self.staleness, "staleness (batches by which gradients are late)", 0, 1))
         if self.strategy != "":
             self._set("strategy", known(self.strategy, "strategy", NAMED_STRATEGIES))
         levels = numbers(self.zero, "zero", "a level of ZeRO", 0, WHOLLY_SHARDED)
@@ -261,6 +266,8 @@ class Job:
             self._set("optimizer", "")
         if not isinstance(self.optimizer, str) or self.optimizer:
             self._set("optimizer", known(self.optimizer, "optimizer", OPTIMIZER_STATE))
+        if self.staleness:
+            self._check_delayed()
         if self.level >= SHARDED:
             self._check_sharded()
         if self.unlike_teams and len(self.teams) < 2:
@@ -276,6 +283,19 @@ class Job:
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
+
+    def _check_delayed(self) -> None:
+        """Refuse what one step of delay excludes."""
+        if self.objective is not Objective.PERIOD:
+            raise InputError(
+                f"staleness 1 is about the time from batch to batch in a long run, not about the {self.objective.figure} "
+                "(objective); ask for the objective 'period'"
+            )
+        if self.level >= SHARDED:
+            raise InputError(
+                f"level {self.level} of ZeRO (zero) shares out the weights of every pass, and staleness 1 keeps two "
+                "versions of them whole; ask for levels 0 and 1"
+            )
 
     def _check_sharded(self) -> None:
         """Refuse what the levels of ZeRO that share out gradients exclude."""

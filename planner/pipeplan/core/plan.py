@@ -142,6 +142,9 @@ class Plan(Tabular):
         Level of ZeRO: what the replicas of a stage share out (`pipeplan.Job`).
     period : int or None
         Nanoseconds from step to step in a long run, if the plan was made for that.
+    staleness : int
+        1 if the gradients of a batch are applied while the next one runs; then ``period`` is that of a run without a
+        flush (`pipeplan.schedules.stale`), and ``step_time`` that of a batch alone.
     shards : tuple of (str, int or GroupedAxis)
         Parameters that the devices of their stage's team share out, by their names in the whole model, and the axis of
         each.
@@ -193,6 +196,7 @@ class Plan(Tabular):
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     slices: tuple[int, ...] = ()
+    staleness: int = 0
 
     @property
     def shape(self) -> str:

@@ -80,6 +80,8 @@ class JobFile(Strict):
     strategy: Literal["", "2d", "2.5d", "3d"] = ""
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
+    staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """1 lets gradients of a batch be applied while the next one runs; with the objective period."""
     order: Literal["search", "given"] = "search"
     """Whether unlike devices may be taken in any order, or as listed, none left out but the last ones."""
     together: Items[Items[str]] = ()

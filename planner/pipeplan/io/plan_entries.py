@@ -215,6 +215,8 @@ class PlanFile(Strict):
     zero1: bool = False  # in files from before other levels were known
     """Level 1 of ZeRO, in older files."""
     period: Whole | None = None
+    staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """1 if the gradients of a batch are applied while the next one runs."""
     team: Count = 1  # in files from before stages had teams of their own
     """Devices of every team, in older files."""
     shards: Items[ShardEntry] = ()

@@ -51,7 +51,7 @@ _MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "sh
 _PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
 """Fields that are the same in the file and in the plan."""
 _OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "strategies", "context", "parallelism",
-             "yardstick", "slices")  # fmt: skip
+             "yardstick", "slices", "staleness")  # fmt: skip
 """Fields without which older versions read plans: they are left out where they say nothing."""
 
 
@@ -72,6 +72,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "context": {"products": plan.context.products, "attention": attention} if plan.context else None,
         "parallelism": plan.parallelism,
         "yardstick": {name: figure for name, figure in asdict(plan.yardstick).items() if figure},
+        "staleness": plan.staleness or None,
     }
     return {name: value for name, value in data.items() if name not in _OPTIONAL or value not in (None, (), [], {})}
 
