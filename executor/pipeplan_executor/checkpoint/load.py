@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
@@ -14,7 +15,7 @@ from pipeplan_executor.checkpoint.inventory import Inventory, check_same
 from pipeplan_executor.checkpoint.optimizer import StoredStates, put
 from pipeplan_executor.checkpoint.origin import Origin, open_origin
 from pipeplan_executor.checkpoint.record import Record
-from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key
+from pipeplan_executor.checkpoint.slices import Slice, earlier_key, model_key, replica_key
 from pipeplan_executor.checkpoint.together import on_all, on_first
 from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
 
@@ -84,11 +85,18 @@ def _restore(state: TrainingState, path: Path, weights_only: bool) -> Restored:
     for stage in stages:
         # empty or live tensors to fill, by key: the model's, then the optimiser's state
         wanted = _model(origin, stage, inventory, same_plan, path)
+        earlier = {earlier_key(name): value for name, value in stage.parameters(inventory, earlier=True)}
+        late = not weights_only and earlier.keys() <= origin.stored.keys()
+        wanted |= earlier if late else {}
         states: dict[str, dict[str, Any]] = {}
         for part in () if weights_only else stage.parts:
             tensors, states[part.name] = kept.allocate(part)
             wanted.update(tensors)
         origin.read(wanted)
+        if stage.earlier is not None and not late:  # no batch is in between: the next one runs with these weights
+            with torch.no_grad():
+                for own, newest in zip(stage.earlier.parameters(), stage.module.parameters(), strict=True):
+                    own.copy_(newest)
         if stage.optimizer is not None and not weights_only:
             put(stage.optimizer, stage.parts, states, kept)
             _restore_scheduler(stage, record)

@@ -15,7 +15,7 @@ from pipeplan_executor.checkpoint.inventory import Inventory, check_complete
 from pipeplan_executor.checkpoint.lock import hold
 from pipeplan_executor.checkpoint.optimizer import OptimizerState, take
 from pipeplan_executor.checkpoint.record import Group, Record, packed, write_record
-from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key, write
+from pipeplan_executor.checkpoint.slices import Slice, earlier_key, model_key, replica_key, write
 from pipeplan_executor.checkpoint.together import on_all, on_first
 from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
 from pipeplan_executor.runtime.exchange import gather_bytes
@@ -93,6 +93,7 @@ def _of_model(stages: Sequence[StageState], inventory: Inventory) -> dict[str, T
     found: dict[str, Tensor | Slice] = {}
     for stage in stages:
         found |= {model_key(name): parameter for name, parameter in stage.parameters(inventory)}
+        found |= {earlier_key(name): parameter for name, parameter in stage.parameters(inventory, earlier=True)}
         for name, buffer in stage.buffers(inventory):
             found[replica_key(stage.replica, name) if stage.replica else model_key(name)] = buffer
     return found

@@ -61,6 +61,11 @@ def model_key(name: str) -> str:
     return f"model/{name}"
 
 
+def earlier_key(name: str) -> str:
+    """Return the key of a parameter before the last update, where gradients are one batch late."""
+    return f"earlier/{name}"
+
+
 def replica_key(replica: int, name: str) -> str:
     """Key of a buffer of another replica of its stage, numbered from 1."""
     return f"replica/{replica}/{name}"

@@ -43,6 +43,9 @@ class TrainingState:
         Seed and number of steps so far; `load` sets both.
     accumulates : bool
         True if gradients of steps without update wait for one.
+    earlier : mapping of int to torch.nn.Module
+        The stages with the weights of the update before the last, on which the next batch runs, where gradients are one
+        batch late (``staleness`` 1); otherwise none.
     """
 
     plan: Plan
@@ -54,6 +57,7 @@ class TrainingState:
     updates: Updates
     moment: Moment
     accumulates: bool
+    earlier: Mapping[int, nn.Module] = field(default_factory=dict)
 
     def inventory(self) -> Inventory:
         """Return the inventory of the unsplit model."""
@@ -80,6 +84,8 @@ class StageState:
         Names of weights that an earlier stage has too.
     shards : mapping of str to ParameterShard
         Sharded parameters by name.
+    earlier : torch.nn.Module or None
+        See `TrainingState`.
     """
 
     stage: int
@@ -90,15 +96,19 @@ class StageState:
     parts: tuple[Part, ...]
     copied: frozenset[str]
     shards: Mapping[str, ParameterShard] = field(default_factory=dict)
+    earlier: nn.Module | None = None
 
     def own_parts(self) -> tuple[Part, ...]:
         """Return the parts whose optimiser state this stage saves: the first stage saves that of a copied weight."""
         return tuple(part for part in self.parts if part.name not in self.copied)
 
-    def parameters(self, inventory: Inventory) -> Iterator[tuple[str, Tensor | Slice]]:
-        """Yield each parameter once, by the name under which it is stored."""
+    def parameters(self, inventory: Inventory, earlier: bool = False) -> Iterator[tuple[str, Tensor | Slice]]:
+        """Yield each parameter once, by the name under which it is stored; of the ``earlier`` weights those trained."""
         firsts = first_names(inventory)
-        for name, parameter in self.module.named_parameters():
+        module = self.earlier if earlier else self.module
+        for name, parameter in () if module is None else module.named_parameters():
+            if earlier and not parameter.requires_grad:
+                continue
             value: Tensor | Slice = local(parameter)
             if name in self.shards:
                 value = _part(name, parameter, parameter, self.shards).sliced(value)
@@ -132,6 +142,7 @@ def stage_states(state: TrainingState, inventory: Inventory) -> list[StageState]
                 ),
                 frozenset(firsts[name] for copies in later for name in copies.on(number)),
                 state.shards,
+                state.earlier.get(number),
             )
         )
     return found

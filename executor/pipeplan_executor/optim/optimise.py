@@ -4,12 +4,12 @@ From level 1 of ZeRO on the user's own optimiser is built for whole parameters, 
 concerned, then restricted to this replica's pieces of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.core.errors import InputError
@@ -117,6 +117,9 @@ class StageOptimizer:
     together : sequence of sequence of int
         Under ZeRO-1: numbers of layers whose gradients are summed together, and those whose parameters are gathered
         together, from the stage's last layers on.
+    twin : StageOptimizer, optional
+        That of the other version of the stage's weights, where gradients are one batch late (``staleness`` 1). Both
+        share its optimiser and schedule: each update writes this version from the newer one.
 
     Attributes
     ----------
@@ -144,6 +147,7 @@ class StageOptimizer:
         schedule: SchedulerFactory | None = None,
         sharded_names: ShardedNames = NONE_SHARDED,
         together: Sequence[Sequence[int]] = (),
+        twin: "StageOptimizer | None" = None,
     ) -> None:
         self.parts: tuple[Reduced, ...]
         self._module = module if isinstance(module, StageModule) else None
@@ -160,13 +164,19 @@ class StageOptimizer:
             self._gathers = [(part, segment) for part in own for segment in part.segments]
             self._gathers.sort(key=lambda each: (not each[0].copied, each[1].layer))  # as the next forward needs them
         named = [each for part in self.parts for each in part.named]
-        self.optimizer = build(named) if named else None
+        self.optimizer = None
+        if named:
+            self.optimizer = build(named) if twin is None else twin.optimizer
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
-        if self.optimizer is not None and any(sharded_names.of(name) for name, _ in named):
-            check_elementwise(self.optimizer, "a tensor-parallel rank updates shards of parameters")
-        if self.optimizer is not None and group is not None and zero:
-            restrict_to_pieces(self.optimizer, self.pieces, zero)
-        self.scheduler = _scheduled(schedule, self.optimizer)
+        self._twin, self.scheduler = twin, None if twin is None else twin.scheduler
+        if twin is not None:
+            twin._twin = self
+        elif self.optimizer is not None:
+            if any(sharded_names.of(name) for name, _ in named):
+                check_elementwise(self.optimizer, "a tensor-parallel rank updates shards of parameters")
+            if group is not None and zero:
+                restrict_to_pieces(self.optimizer, self.pieces, zero)
+            self.scheduler = _scheduled(schedule, self.optimizer)
         self.buckets: Buckets | None = None
         # temporaries of its update are blocks of their own: free memory of the heap, left by activations, serves none
         self._returns = any(
@@ -187,10 +197,16 @@ class StageOptimizer:
 
     def reduce(self) -> None:
         """R: sum the gradients over replicas, those of copies over all stages that have one."""
+        self.leave()
+        for part in self.parts:
+            part.reduce()
+
+    def leave(self) -> None:
+        """Begin R: what `reduce` waits for."""
         if self.buckets is not None:
             self.buckets.finish()
         for part in self.parts:
-            part.reduce()
+            part.leave(0)
 
     def finish(self) -> None:
         """Complete gradients of which each tensor-parallel rank has a part, if no R has done so."""
@@ -206,6 +222,8 @@ class StageOptimizer:
         self.wait()  # a replica without micro-batches has not
         if self._returns:
             return_free_memory()
+        if self._twin is not None:
+            self._take_over([each.updated for each in self._twin.pieces], [each.updated for each in self.pieces])
         if self.optimizer is not None:
             self.optimizer.step()
         if self.scheduler is not None:
@@ -227,8 +245,36 @@ class StageOptimizer:
 
     def skip(self) -> None:
         """Zero the gradients without an update."""
+        if self._twin is not None:
+            self._twin.wait()
+            self._take_over(list(self._twin.parameters()), list(self.parameters()))
         for part in self.parts:
             part.clear()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that are trained."""
+        for part in self.parts:
+            for _, parameter in part.named:
+                yield parameter
+
+    def _take_over(self, newer: Sequence[Tensor], these: Sequence[Tensor]) -> None:
+        """Write the twin's values into this version, and let the shared optimiser and its state be of this one.
+
+        No graph holds these parameters any more: the last backward of their batch has run.
+        """
+        assert self._twin is not None
+        with torch.no_grad():
+            for own, other in zip(these, newer, strict=True):
+                own.copy_(other)
+        if self.optimizer is None:
+            return
+        here = {id(other.updated): own.updated for own, other in zip(self.pieces, self._twin.pieces, strict=True)}
+        for group in self.optimizer.param_groups:
+            group["params"] = [here.get(id(each), each) for each in group["params"]]
+        for other, state in list(self.optimizer.state.items()):
+            if id(other) in here:
+                del self.optimizer.state[other]
+                self.optimizer.state[here[id(other)]] = state
 
 
 def _scheduled(build: SchedulerFactory | None, optimizer: torch.optim.Optimizer | None) -> LRScheduler | None:

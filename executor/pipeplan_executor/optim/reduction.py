@@ -33,6 +33,9 @@ class Reduced(Protocol):
     def begin(self) -> None:
         """Prepare a step."""
 
+    def leave(self, start: int) -> None:
+        """Begin to sum the gradients from number ``start`` on, if that can be waited for later."""
+
     def reduce(self) -> None:
         """Sum the gradients over the replicas, if that is not done yet."""
 
@@ -103,6 +106,9 @@ class Sharded:
         if self._summed and self._partial is not None:
             self._partial.keep_once(self._gradients)
         self._waits, self._summed = True, False
+
+    def leave(self, start: int) -> None:
+        """Begin nothing: the backwards have summed all."""
 
     def reduce(self) -> None:
         """Sum partial gradients over the tensor-parallel ranks; the backwards have summed all over the replicas."""

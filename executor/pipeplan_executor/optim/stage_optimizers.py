@@ -29,6 +29,7 @@ def stage_optimizers(
     schedule: SchedulerFactory | None,
     group: TensorParallelGroup,
     shards: Mapping[str, ParameterShard],
+    twins: Mapping[int, StageOptimizer] | None = None,
 ) -> dict[int, StageOptimizer]:
     """Build the optimisers of these stages of this rank, by number.
 
@@ -36,7 +37,7 @@ def stage_optimizers(
 
     Parameters
     ----------
-    build, schedule : callable
+    build, schedule, twins
         See `pipeplan_executor.optim.optimise.StageOptimizer`.
     """
     replicas = fitted.plan.schedule.homes
@@ -55,6 +56,7 @@ def stage_optimizers(
             schedule,
             _sharded_names(module, shards, group),
             _together(fitted.plan, number),
+            (twins or {}).get(number),
         )
         for number, module in modules.items()
     }

@@ -33,14 +33,16 @@ TINY = 1e-6
 """Added to the norm, as `torch.nn.utils.clip_grad_norm_` does."""
 
 
-def total_norm(parts: Sequence[Reduced], device: torch.device) -> Tensor:
-    """Return the 2-norm of all gradients of the model; every process calls this after its reductions."""
+def total_norm(parts: Sequence[Reduced], device: torch.device, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Return the 2-norm of all gradients of the model; every process of the group (by default all) calls this after
+    its reductions.
+    """
     square = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
         if part.counts:
             for sums in part.sums:
                 square += torch.linalg.vector_norm(sums, dtype=_accumulated(sums.dtype)).double().square()
-    dist.all_reduce(square)
+    dist.all_reduce(square, group=group)
     return square.sqrt()
 
 
@@ -121,6 +123,8 @@ class Updates:
         Clip gradients to this global norm.
     scale : LossScale, optional
         Scale of the gradients.
+    group : ProcessGroup, optional
+        Of all ranks, for their agreement on the norm; by default the one of everything else.
 
     Raises
     ------
@@ -143,13 +147,14 @@ class Updates:
         limit: float | None = None,
         scale: LossScale | None = None,
         stated: int | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         if limit is not None and not limit > 0:
             raise InputError(f"gradients cannot be clipped to a norm of {limit}; give a positive one, or None")
         self.optimizers, self.scale = dict(optimizers), scale
         self.norm: Tensor | None = None
         self._planned, self._stated, self._device, self._limit = planned, stated, device, limit
-        self._unchecked = set(self.optimizers)
+        self._unchecked, self._group = set(self.optimizers), group
 
     @property
     def needs_all_sums(self) -> bool:
@@ -158,8 +163,14 @@ class Updates:
 
     def begin(self) -> None:
         """Prepare the gradients for a step."""
+        if self.scale is not None:
+            self.scale.begin()
         for optimizer in self.optimizers.values():
             optimizer.begin()
+
+    def leave(self, stage: int) -> None:
+        """Begin R of a stage, which `reduce` waits for."""
+        self.optimizers[stage].leave()
 
     def reduce(self, stage: int) -> None:
         """R: reduce the gradients of a stage."""
@@ -182,7 +193,7 @@ class Updates:
             self.norm = None
             return False
         if self._limit is not None:
-            self.norm = total_norm(parts, self._device)
+            self.norm = total_norm(parts, self._device, self._group)
             clip(parts, self._limit, self.norm)
         return True
 

@@ -130,7 +130,11 @@ class Engine:
         ``inputs`` and ``targets`` have one entry per micro-batch; only the first and the last stage read them.
         """
         self._clear()
-        for step in self._steps:
+        self._run(self._steps, inputs, targets)
+        return self._losses()
+
+    def _run(self, steps: Sequence[Step], inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> None:
+        for step in steps:
             if isinstance(step, Action):
                 if step in self._inbox:
                     self._inbox[step].get()  # waiting does not count as the action's time
@@ -138,7 +142,6 @@ class Engine:
                     self._act(step, inputs, targets)
             else:
                 self._move(step)
-        return self._losses()
 
     def infer(
         self, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]
@@ -155,7 +158,7 @@ class Engine:
                 continue
             number = step.micro_batch
             self._stages[step.stage].at(number, step.slice)
-            made = self._stages[step.stage].infer(number, self._inputs_of(step, inputs), targets[number])
+            made = self._stages[step.stage].infer(number, self._inputs_of(step, inputs[number]), targets[number])
             if step.stage < self._last:
                 self._hand_over(step, made)
             elif targets[number] is None:
@@ -171,24 +174,29 @@ class Engine:
         return {number: float(loss) for stage in self._stages.values() for number, loss in stage.losses.items()}
 
     def _act(self, action: Action, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> None:
-        kind, number = action.kind, action.micro_batch
-        self._moment.micro_batch = number
+        kind = action.kind
+        stage, number = self._work(action)
         if kind.per_micro_batch:
-            self._stages[action.stage].at(number, action.slice)
+            stage.at(number, action.slice)
         if kind is Kind.FORWARD:
-            made = self._stages[action.stage].forward(number, self._inputs_of(action, inputs), targets[number])
+            made = stage.forward(number, self._inputs_of(action, inputs[number]), targets[number])
             self._hand_over(action, made)
         elif kind is Kind.BACKWARD:
-            self._hand_over(action, self._stages[action.stage].backward(number, self._gradients(action)))
+            self._hand_over(action, stage.backward(number, self._gradients(action)))
         elif kind is Kind.INPUT_GRADIENT:
-            self._hand_over(action, self._stages[action.stage].input_gradient(number, self._gradients(action)))
+            self._hand_over(action, stage.input_gradient(number, self._gradients(action)))
         elif kind is Kind.WEIGHT_GRADIENT:
-            self._stages[action.stage].weight_gradient(number)
+            stage.weight_gradient(number)
         else:
             self._once_per_step(action)
 
-    def _inputs_of(self, action: Action, inputs: Sequence[Batch | None]) -> Tensors:
-        return self._inbox.pop(action).get() if action.stage else tensors(inputs[action.micro_batch])
+    def _work(self, action: Action) -> tuple[StageWork, int]:
+        """Return whose work an action is, and the number of its micro-batch in the batch; the moment is set to it."""
+        self._moment.micro_batch = action.micro_batch
+        return self._stages[action.stage], action.micro_batch
+
+    def _inputs_of(self, action: Action, inputs: Batch | None) -> Tensors:
+        return self._inbox.pop(action).get() if action.stage else tensors(inputs)
 
     def _gradients(self, action: Action) -> Tensors:
         arrived = self._inbox.pop(action, None)

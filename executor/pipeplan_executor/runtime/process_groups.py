@@ -52,6 +52,16 @@ def replica_groups(
     return found
 
 
+def group_apart() -> dist.ProcessGroup:
+    """Return a group of all ranks whose collectives have an order of their own; every process calls this."""
+    world = dist.group.WORLD
+    assert world is not None
+    made = _MADE.setdefault(world, {})
+    if () not in made:
+        made[()] = dist.new_group()
+    return made[()]
+
+
 class LastReplicas:
     """Replicas of the last stage, and the micro-batches of each.
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan.frontend.batch import Batch, tensors
@@ -50,24 +51,44 @@ def _on_meta(tensor: Tensor) -> Tensor:
 class LossScale:
     """Loss scale, the same on every rank.
 
+    A batch keeps the scale that it began with, as the one before it may change the scale meanwhile (``staleness`` 1).
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        Of all ranks, by default the one of everything else.
+    twin : LossScale, optional
+        The scale of the batches between, whose scaler this one shares.
+
     Attributes
     ----------
     scaler : torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler
         Has `state_dict` and `load_state_dict`.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(
+        self, device: torch.device, group: dist.ProcessGroup | None = None, twin: "LossScale | None" = None
+    ) -> None:
         from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # a second that few runs need
 
-        self.scaler = ShardedGradScaler(device.type, process_group=None)
-        self.scaler.scale(torch.zeros((), device=device))  # ranks without the last stage need its value too
+        self.scaler = ShardedGradScaler(device.type, process_group=group) if twin is None else twin.scaler
+        self._one, self._late = torch.ones((), device=device), twin is not None
+        if twin is not None:
+            twin._late = True
+        self.begin()  # ranks without the last stage need its value too
+
+    def begin(self) -> None:
+        """Take the scale of a batch."""
+        self._scale = self.scaler.scale(self._one)
 
     def scaled(self, gradient: Tensor) -> Tensor:
         """Return the first gradient of a backward, scaled."""
-        return self.scaler.scale(gradient)
+        return (gradient * self._scale).to(gradient.dtype)
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
         """Divide by the scale in place and adapt the scale; return whether all gradients of all ranks are finite."""
+        for gradient in gradients if self._late else ():
+            gradient.mul_(self.scaler.scale(self._one) / self._scale)
         holder = _GradientHolder(gradients)
         self.scaler.unscale_(holder)
         finite = self.scaler.step(holder) is True

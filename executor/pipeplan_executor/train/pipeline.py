@@ -1,5 +1,6 @@
 """`Pipeline`: training under a plan on this rank, for a loop that calls `Pipeline.step`."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch
@@ -20,9 +22,11 @@ from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
 from pipeplan_executor.optim.updates import Updates, require_stated, shares
 from pipeplan_executor.runtime.engine import Engine, is_small
-from pipeplan_executor.runtime.process_groups import LastReplicas
+from pipeplan_executor.runtime.process_groups import LastReplicas, group_apart
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
+from pipeplan_executor.runtime.program.rolling import lower_rolling
 from pipeplan_executor.runtime.recorder import Recorder
+from pipeplan_executor.runtime.rolling import RollingEngine
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
@@ -34,8 +38,9 @@ from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_
 from pipeplan_executor.stages.source import Source
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.stages.stage import StageWork
-from pipeplan_executor.stages.stage_module import evaluating
+from pipeplan_executor.stages.stage_module import StageModule, evaluating
 from pipeplan_executor.train.data import Share, batches
+from pipeplan_executor.train.delay import Delay, Version, check_delayed, share_what_stays
 from pipeplan_executor.train.rank_stages import RankStages
 
 if TYPE_CHECKING:
@@ -138,8 +143,10 @@ class Pipeline:
         self.fitted = fitted = on_meshes(fitted, wanted, precision, self.device)
         self.plan, plan = plan if fitted.kept or plan.team == 1 else fitted.plan, fitted.plan
         self.workload = fitted.workload
+        check_delayed(plan, fitted)
         # this rank's stages, with their weights or shards of them
-        held = RankStages(
+        hold = partial(
+            RankStages,
             fitted,
             processes,
             self._loss,
@@ -149,48 +156,72 @@ class Pipeline:
             dtype=dtype,
             precision=precision,
         )
-        self.tensor_group, self.numbers, self.modules = held.tensor_group, held.numbers, held.modules
-        self.shards: dict[str, ParameterShard] = held.shards
-        self._fully, rank = held.fully, held.tensor_group.rank
-        # their optimisers, and seeds of the layers that draw random numbers
-        trained = (each for module in self.modules.values() for each in module.parameters())
+        held = hold()
+        self.tensor_group, self.numbers = held.tensor_group, held.numbers
+        self._fully, rank, self.moment = held.fully, held.tensor_group.rank, Moment(seed)
+        # their optimisers, seeds of the layers that draw random numbers, and forwards and backwards
+        trained = (each for module in held.modules.values() for each in module.parameters())
         require_stated(plan, trained, own=optimizer is not None)
         build = optimizer or partial(build_optimizer, plan.optimizer, rate=learning_rate)
-        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, self.tensor_group, self.shards)
+        apart = group_apart() if plan.staleness else None
+        version = partial(self._version, build=build, schedule=scheduler, clip=clip, group=apart)
+        self._last = len(plan.stages) - 1
+        first = version(held)
+        self._delay: Delay | None = None
+        if apart is not None:
+            other = hold()
+            share_what_stays(held.modules, other.modules)
+            self._delay = Delay(first, version(other, twin=first), apart, self.device)
+        self.modules, self.updates, self._stages = first
+        self.shards: dict[str, ParameterShard] = held.shards
         for number, fully in self._fully.items():
             self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)
-        scale = LossScale(self.device) if precision == "fp16" else None
-        self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale, plan.state_bytes)
-        self.moment = Moment(seed)
-        for number, module in self.modules.items():
-            numbered = zip(fitted.span(number), module.layers, strict=True)
-            seed_layers([(place, layer) for place, layer in numbered if fitted.flow.draws[place]], self.moment)
-        # their forward and backward, and the steps of the plan on this rank
+        # the steps of the plan on this rank
         self._on_step = on_step
-        self._last = len(plan.stages) - 1
         self._share = Share.of(plan, rank, weighted=self.workload.weight is not None)
         self._last_replicas = LastReplicas(plan.schedule, held.replicas.get(self._last))
-        self._stages = self._make_stages()
-        small = partial(is_small, boundaries=fitted.boundaries)
-        steps = lower(plan.schedule, small, zero1=plan.zero == 1, tied=plan.pipeline.tied)[rank]
-        if self.updates.needs_all_sums:  # `compute` then updates after the last step
-            steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
-        self._engine = Engine(
-            self._stages,
-            fitted.boundaries,
-            steps,
-            lower_forward(plan.schedule, small, bool(sharded_stages(plan)))[rank],
-            self._once_per_step,
-            self.recorder,
-            self.device,
-            self.moment,
-            Routes(processes, rank, self.tensor_group.tensor_rank, fitted.tokens),
-        )
-        # stages whose update is one of the steps
-        self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
+        self._engine = self._make_engine(Routes(processes, rank, self.tensor_group.tensor_rank, fitted.tokens))
         self._updates = True
 
-    def _make_stages(self) -> dict[int, StageWork]:
+    def _version(
+        self,
+        held: RankStages,
+        *,
+        build: OptimizerFactory,
+        schedule: SchedulerFactory | None,
+        clip: float | None,
+        group: dist.ProcessGroup | None,
+        twin: Version | None = None,
+    ) -> Version:
+        """Return this rank's stages with their optimisers and works; a ``twin`` has the same optimisers."""
+        fitted, plan, modules = self.fitted, self.fitted.plan, held.modules
+        twins = None if twin is None else twin.updates.optimizers
+        optimizers = stage_optimizers(fitted, modules, build, schedule, self.tensor_group, held.shards, twins)
+        scale = None
+        if self.precision == "fp16":
+            scale = LossScale(self.device, group, None if twin is None else twin.updates.scale)
+        updates = Updates(optimizers, plan.optimizer, self.device, clip, scale, plan.state_bytes, group)
+        for number, module in modules.items():
+            numbered = zip(fitted.span(number), module.layers, strict=True)
+            seed_layers([(place, layer) for place, layer in numbered if fitted.flow.draws[place]], self.moment)
+        return Version(modules, updates, self._make_stages(modules, updates))
+
+    def _make_engine(self, routes: Routes) -> Engine:
+        plan, rank, boundaries = self.fitted.plan, self.tensor_group.rank, self.fitted.boundaries
+        small, zero1, tied = partial(is_small, boundaries=boundaries), plan.zero == 1, plan.pipeline.tied
+        only_forward = lower_forward(plan.schedule, small, bool(sharded_stages(plan)))[rank]
+        options = only_forward, self._once_per_step, self.recorder, self.device, self.moment, routes
+        if plan.staleness:
+            rolling = lower_rolling(plan.schedule, small, zero1, tied, self.updates.needs_all_sums)[rank]
+            return RollingEngine(self._stages, boundaries, rolling, *options)
+        steps = lower(plan.schedule, small, zero1=zero1, tied=tied)[rank]
+        if self.updates.needs_all_sums:  # `compute` then updates after the last step
+            steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
+        # stages whose update is one of the steps
+        self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
+        return Engine(self._stages, boundaries, steps, *options)
+
+    def _make_stages(self, modules: Mapping[int, StageModule], updates: Updates) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}
         for action in self.plan.schedule.orders[self.tensor_group.rank]:
             if action.kind is Kind.INPUT_GRADIENT:
@@ -205,10 +236,10 @@ class Pipeline:
                 number,
                 self.device,
                 self.precision,
-                self.updates.scale,
-                self.updates.optimizers[number].buckets,
+                updates.scale,
+                updates.optimizers[number].buckets,
             )
-            for number, module in self.modules.items()
+            for number, module in modules.items()
         }
 
     @property
@@ -234,6 +265,9 @@ class Pipeline:
     def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0) -> float:
         """Run one training step; return the batch's mean loss, the same number on every rank.
 
+        With ``staleness`` 1 the batch ends in the next step, or in `drain`: what is returned is the loss of the batch
+        before, nan in the first step and behind a `drain`, and gradients of several batches cannot be added.
+
         Parameters
         ----------
         inputs, targets : Batch or None
@@ -247,14 +281,48 @@ class Pipeline:
             Weight of this batch in the sum of gradients of several steps; the returned loss is not weighted.
         """
         began = time.perf_counter()
-        loss = self.shared_loss(self.compute(inputs, targets, update=update, weight=weight))
-        if self._on_step is not None and self.logs:
-            self._on_step(self._numbers(loss, time.perf_counter() - began))
+        losses = self.compute(inputs, targets, update=update, weight=weight)
+        if self._delay is None:
+            loss = self.shared_loss(losses)
+        else:
+            loss = self._delay.exchange_loss(losses, self.tensor_group.tensor_rank == 0)
+        self._track(loss, time.perf_counter() - began, self.moment.step - (self._delay is not None))
         return loss
 
-    def _numbers(self, loss: float, seconds: float) -> dict[str, float]:
-        """Return what is known of the last step, by the names that trackers get."""
-        found = {"step": self.moment.step, "loss": loss, "step_time_s": seconds}
+    def drain(self) -> float:
+        """End the last batch that `step` has begun, on every rank, and return its mean loss.
+
+        Only with ``staleness`` 1 is there anything to end; else the loss is nan. Call it at the end of a run, and ahead
+        of your own code that reads weights. All methods that read them do it by themselves. Training goes on as if
+        it had not been called: the next batch runs with the weights with which it would have.
+        """
+        if self._delay is None:
+            return math.nan
+        began = time.perf_counter()
+        self._end()
+        loss = self._delay.exchange_loss(None, False)
+        self._track(loss, time.perf_counter() - began, self.moment.step)
+        return loss
+
+    def _end(self) -> None:
+        """End the last batch, if it has not ended."""
+        if self._delay is None or not isinstance(self._engine, RollingEngine):
+            return
+        step = self.moment.step
+        if self._engine.is_running:
+            with self._around_step():
+                self._engine.end()
+        self.moment.step, (self.modules, self.updates, self._stages) = step, self._delay.newest
+        self._engine.infer_on(self._stages)
+
+    def _track(self, loss: float, seconds: float, step: int) -> None:
+        """Tell the tracker about a step that has ended."""
+        if self._on_step is not None and self.logs and step and not math.isnan(loss):
+            self._on_step(self._numbers(loss, seconds, step))
+
+    def _numbers(self, loss: float, seconds: float, step: int) -> dict[str, float]:
+        """Return what is known of a step, by the names that trackers get."""
+        found = {"step": step, "loss": loss, "step_time_s": seconds}
         found["samples_per_s"] = self.plan.batch / seconds
         groups = [each.optimizer.param_groups[0] for each in self.updates.optimizers.values() if each.optimizer]
         if groups:
@@ -292,6 +360,8 @@ class Pipeline:
         ranks the mean loss, now or many steps later. Under ZeRO-1 replicas send each other the updated parameters
         meanwhile: see `wait`.
         """
+        if self._delay is not None:
+            return self._begin(self._delay, inputs, targets, update and weight == 1)
         self._updates = update
         self.updates.begin()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
@@ -305,6 +375,24 @@ class Pipeline:
                     with self.recorder.during(Action(Kind.UPDATE, number)):
                         self.updates.update(number)
         self.moment.step += 1
+        return {number: weights[number] * loss for number, loss in losses.items() if weights[number]}
+
+    def _begin(self, delay: Delay, inputs: Batch | None, targets: Batch | None, alone: bool) -> dict[int, float]:
+        """Begin a batch on the earlier version of the weights, and end the one before; return its weighted losses."""
+        assert isinstance(self._engine, RollingEngine)
+        if not alone:
+            raise InputError(
+                "with staleness 1 every batch has an update of its own: gradients of several cannot be added or "
+                "weighted; plan a larger batch of more micro-batches"
+            )
+        parts, step = (self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)), self.moment.step
+        version = delay.begin(step)
+        version.updates.begin()
+        self._stages = version.stages
+        weights = self._weigh(parts[1])
+        with self._around_step():
+            losses = self._engine.begin(step, version.stages, *parts)
+        self.moment.step, (self.modules, self.updates, _) = step + 1, delay.newest
         return {number: weights[number] * loss for number, loss in losses.items() if weights[number]}
 
     @contextmanager
@@ -324,6 +412,7 @@ class Pipeline:
         inputs, targets : Batch or None
             As for `step`.
         """
+        self._end()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
         weights = self._weigh(parts[1])
         with evaluating(self.modules.values()):
@@ -336,6 +425,7 @@ class Pipeline:
 
         Outputs of the micro-batches are concatenated along the first axis. Other ranks take part and get None.
         """
+        self._end()
         with evaluating(self.modules.values()):
             found, _ = self._engine.infer(self._parts(inputs, self.holds_first), [None] * self.plan.micro_batches)
         self._free()
@@ -360,8 +450,9 @@ class Pipeline:
         Any rank may call this alone. The next step and all methods of this class wait by themselves, so it is needed
         only by code that keeps parameters from before the step, or reads those of single layers.
         """
-        for module in self.modules.values():
-            module.wait()
+        for version in (self.modules, {} if self._delay is None else self._delay.earlier.modules):
+            for module in version.values():
+                module.wait()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the local stages."""
@@ -393,6 +484,7 @@ class Pipeline:
         """Return the state that checkpoints save and restore."""
         from pipeplan_executor.checkpoint import TrainingState
 
+        self._end()
         return TrainingState(
             plan=self.plan,
             rank=self.tensor_group.rank,
@@ -403,6 +495,7 @@ class Pipeline:
             updates=self.updates,
             moment=self.moment,
             accumulates=self.accumulates,
+            earlier={} if self._delay is None else self._delay.earlier.modules,
         )
 
     def _free(self) -> None:
@@ -411,7 +504,9 @@ class Pipeline:
             fully.free(self.modules[number])
 
     def _once_per_step(self, action: Action) -> None:
-        if action.kind is Kind.REDUCE:
+        if self._delay is not None:
+            self._delay.act(action, self.moment.step)
+        elif action.kind is Kind.REDUCE:
             self.updates.reduce(action.stage)
             self._free()
         elif self._updates:

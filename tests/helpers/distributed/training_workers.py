@@ -609,7 +609,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     options = case.options if plan.team > 1 else {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero=case.zero), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
-    plain = Plain(whole, workload, case.options, _layers(whole, draw(workload, 2, SEED, dtype)[0]))
+    plain = Plain(whole, workload, case.options, layers_in(whole, draw(workload, 2, SEED, dtype)[0]))
     ours, theirs = Seen(), Seen()
     for number in range(case.steps):
         inputs, targets = draw(workload, plan.batch, SEED, dtype, number)
@@ -624,14 +624,19 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
         ours.rates.append(_rate(pipeline))
     ours.evaluated.append(pipeline.evaluate(inputs, targets))
     theirs.evaluated.append(plain.evaluate(inputs, targets))
+    return ours, theirs, apart(pipeline, whole)
+
+
+def apart(pipeline: Pipeline, whole: nn.Module) -> float:
+    """The largest difference of a weight of any rank to the unsplit model's."""
     expected = dict(whole.named_parameters(remove_duplicate=False))
     wanted = {name: pipeline.shards[name].of(p) if name in pipeline.shards else p for name, p in expected.items()}
     pairs = [(local(p), wanted[name]) for name, p in pipeline.named_parameters()]
-    apart = [float((own - other).detach().abs().max()) for own, other in pairs if own.numel()]
-    return ours, theirs, greatest(max(apart, default=0.0))
+    found = [float((own - other).detach().abs().max()) for own, other in pairs if own.numel()]
+    return greatest(max(found, default=0.0))
 
 
-def _layers(whole: nn.Module, inputs: Batch) -> Sequence[nn.Module]:
+def layers_in(whole: nn.Module, inputs: Batch) -> Sequence[nn.Module]:
     """Layers of a model, in order."""
     return list(whole) if isinstance(whole, nn.Sequential) else capture_layers(whole, inputs).layers
 

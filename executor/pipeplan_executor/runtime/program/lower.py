@@ -83,7 +83,7 @@ def lower(
     """
     owners = find_owners(schedule, tied)
     validate_order(schedule, tied, zero1)
-    return insert_messages(schedule, owners, small, _reply_places)
+    return insert_messages(schedule, owners, small, reply_places)
 
 
 def lower_forward(schedule: Schedule, small: Small, sharded: bool = False) -> tuple[tuple[Step, ...], ...]:
@@ -168,7 +168,7 @@ def _receive_places(
     return list(accumulate(map(post, reversed(row)), min))[::-1]  # never after a later message
 
 
-def _reply_places(
+def reply_places(
     row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], own: Sequence[Action]
 ) -> list[int]:
     """Return places in the source's list after which each message of a pair is known to have been read."""

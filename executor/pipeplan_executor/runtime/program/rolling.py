@@ -1,0 +1,233 @@
+"""Steps of a run without a flush (``staleness`` 1): a batch begins while the one before it still ends. No torch here.
+
+::
+
+    a batch alone    F0 F1 F2 B0 F3 B1 B2 B3 R U
+    one after        F0 F1 F2 B0 F3 B1 │ F0 B2 F1 B3 R F2 B0 F3 B1 U │ F0 B2 F1 B3 R F2 B0 F3 B1 U │ B2 B3 R U
+    another          first               then: batch 1, the end of 0   then: batch 2, the end of 1   last
+
+Each rank keeps its order of forwards, its order of other actions, and the number of forwards ahead of the first
+backward. A batch's steps begin with its first forward, so that its data is not needed earlier. R begins the sums of a
+batch, and U waits for them, so they run beside the next batch. U writes the weights of the batch after the next one: it
+stands last of all; under ZeRO-1 half-way, since gathers follow it. Micro-batches of every second batch have numbers that
+are higher by their number in a batch, and R and U have those of a batch's first one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.validate import validate_order
+from pipeplan_executor.runtime.program.lower import Receive, Small, Step, insert_messages, reply_places
+from pipeplan_executor.runtime.program.order import find_owners
+from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES
+
+BATCHES = 5
+"""Batches that are lowered together: the third one's steps are those of every batch in the middle."""
+_BEGINS = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+
+
+class RollingSteps(NamedTuple):
+    """Steps of one rank.
+
+    Attributes
+    ----------
+    first : tuple of Step
+        Of a batch that begins alone; it counts as even.
+    then : tuple of tuple of Step
+        Of an even batch and the end of the odd one before it; and the other way round.
+    last : tuple of tuple of Step
+        The end of the last batch, if that is even, or odd.
+    micro_batches : int
+        Of a batch; the numbers of an odd one are higher by so many.
+    """
+
+    first: tuple[Step, ...]
+    then: tuple[tuple[Step, ...], ...]
+    last: tuple[tuple[Step, ...], ...]
+    micro_batches: int
+
+
+def lower_rolling(
+    schedule: Schedule, small: Small, zero1: bool = False, tied: Sequence[Sequence[int]] = (), together: bool = False
+) -> tuple[RollingSteps, ...]:
+    """Return the steps of every rank.
+
+    Parameters
+    ----------
+    schedule, small, zero1, tied
+        As for `pipeplan_executor.runtime.program.lower.lower`: the lists of a batch alone.
+    together : bool
+        All ranks begin an update together, since they agree on a norm or a scale.
+
+    Raises
+    ------
+    PlanError
+        If the lists cannot be run so; the text says what they wait for.
+    """
+    owners, many = find_owners(schedule, tied), schedule.micro_batches
+    validate_order(schedule, tied, zero1)
+    _check_size(schedule)
+    early = zero1 and not (together and schedule.stages > 1)
+    rows = [_Parts.of(order).rolled(many, early) for order in schedule.orders]
+    orders = tuple(tuple(action for part in row for action in part) for row in rows)
+    _check_runs(orders, _partners(schedule, tied), together)
+    later = {(stage, m + many * t): rank for (stage, m), rank in owners.items() for t in range(BATCHES)}
+    steps = insert_messages(Schedule(schedule.family, orders), later, small, reply_places)
+    return tuple(_rolling(_divided(row, each), many) for row, each in zip(rows, steps, strict=True))
+
+
+def _check_size(schedule: Schedule) -> None:
+    """Refuse ranks with several stages, and batches that a pipeline could not hold two versions for."""
+    for rank, order in enumerate(schedule.orders):
+        stages = sorted({action.stage for action in order})
+        if len(stages) > 1:
+            raise PlanError(
+                f"rank {rank} has stages {', '.join(map(str, stages))}; with staleness 1 a rank has one stage"
+            )
+    if schedule.micro_batches < schedule.stages:
+        raise PlanError(
+            f"{schedule.micro_batches} micro-batches on {schedule.stages} stages: with staleness 1 two versions of the "
+            f"weights suffice only for at least as many micro-batches as stages; plan {schedule.stages} or more"
+        )
+
+
+class _Parts(NamedTuple):
+    """A rank's list of one batch in three parts.
+
+    ::
+
+        ahead   F0 F1             beside the end of the batch before
+        middle  F2 B0 F3 B1
+        end     B2 B3 R           beside the begin of the next batch
+    """
+
+    stage: int
+    ahead: tuple[Action, ...]
+    middle: tuple[Action, ...]
+    end: tuple[Action, ...]
+
+    @classmethod
+    def of(cls, order: Sequence[Action]) -> "_Parts":
+        """Divide a list, of which updates have no part."""
+        forwards = [action for action in order if action.kind is Kind.FORWARD]
+        others = [action for action in order if action.kind not in (Kind.FORWARD, Kind.UPDATE)]
+        ahead = max(0, next(i for i, action in enumerate([*order, None]) if action not in forwards) - 1)
+        begins = [i for i, action in enumerate(others) if action.kind in _BEGINS]
+        cut = begins[len(begins) - ahead] if ahead else len(others)
+        middle = _in_turn(forwards[ahead:], others[:cut])
+        return cls(order[0].stage, tuple(forwards[:ahead]), tuple(middle), tuple(others[cut:]))
+
+    def rolled(self, many: int, early: bool) -> list[list[Action]]:
+        """Return the actions in the steps of each of `BATCHES` batches, and those that are left.
+
+        ``many``: micro-batches of a batch. ``early``: an update stands half-way in the steps of the next batch.
+        """
+        rows = [[*self.ahead, *self.middle]]
+        for t in range(1, BATCHES):
+            before, ahead, middle = (
+                _later(part, many * n) for part, n in ((self.end, t - 1), (self.ahead, t), (self.middle, t))
+            )
+            begins = [i for i, action in enumerate(middle) if action.kind in _BEGINS]
+            place = begins[len(begins) // 2] if early and begins else len(middle)
+            update = Action(Kind.UPDATE, self.stage, many * (t - 1))
+            rows.append([*_in_turn(ahead, before), *middle[:place], update, *middle[place:]])
+        left = many * (BATCHES - 1)
+        return [*rows, [*_later(self.end, left), Action(Kind.UPDATE, self.stage, left)]]
+
+
+def _in_turn(forwards: Iterable[Action], others: Iterable[Action]) -> list[Action]:
+    """Return both with a forward ahead of each backward."""
+    coming = iter(forwards)
+    return [each for a in others for each in ((next(coming), a) if a.kind in _BEGINS else (a,))]
+
+
+def _later(actions: Iterable[Action], by: int) -> list[Action]:
+    return [action._replace(micro_batch=action.micro_batch + by) for action in actions]
+
+
+def _divided(row: Sequence[Sequence[Action]], steps: Sequence[Step]) -> list[list[Step]]:
+    """Divide a rank's steps by batches: a receive belongs to the action that reads it."""
+    home = {action: number for number, part in enumerate(row) for action in part}
+    found: list[list[Step]] = [[] for _ in row]
+    last: dict[int, int] = {}
+    now = 0
+    for step in steps:
+        if isinstance(step, Action):
+            now = home[step]
+        place = now
+        if isinstance(step, Receive):
+            place = home[step.message.reads]
+            if place < last.setdefault(step.message.source, place):
+                raise PlanError(f"{step.message.reads} would be received behind a tensor of a later batch")
+            last[step.message.source] = place
+        found[place].append(step)
+    return found
+
+
+def _rolling(parts: Sequence[Sequence[Step]], many: int) -> RollingSteps:
+    """Number the steps of the first batch, one in the middle, and the end of the last one: all of even batches."""
+    first, then, last = (tuple(_numbered(step, 0, many) for step in parts[n]) for n in (0, 2, BATCHES))
+    shifted = [tuple(_numbered(step, many, many) for step in part) for part in (then, last)]
+    return RollingSteps(first, (then, shifted[0]), (last, shifted[1]), many)
+
+
+def _numbered(step: Step, shift: int, many: int) -> Step:
+    if isinstance(step, Action):
+        return step._replace(micro_batch=(step.micro_batch + shift) % (2 * many))
+    made, reads = (_numbered(each, shift, many) for each in step.message[:2])
+    return type(step)(step.message._replace(made=made, reads=reads))
+
+
+def _partners(schedule: Schedule, tied: Sequence[Sequence[int]]) -> list[set[int]]:
+    """Return for each rank those whose sums its update waits for."""
+    homes, stages = schedule.homes, [order[0].stage for order in schedule.orders]
+    group = {stage: row for row in tied for stage in row}
+    reduces = [rank for rank, order in enumerate(schedule.orders) if any(a.kind is Kind.REDUCE for a in order)]
+    return [{r for s in group.get(own, (own,)) for r in homes[s] if r in reduces} for own in stages]
+
+
+def _check_runs(orders: Sequence[Sequence[Action]], partners: Sequence[Iterable[int]], together: bool) -> None:
+    """Refuse lists that cannot run to the end.
+
+    An update waits until all partners have begun their sums, or with ``together`` until all ranks have reached it.
+    """
+    cells = {(a.kind.part, *a[1:]) for order in orders for a in order if a.kind.per_micro_batch}
+    done: set[object] = set()
+    position = [0] * len(orders)
+
+    def needs(rank: int, action: Action) -> Iterator[object]:
+        kind, stage, number, part = action
+        if kind is Kind.UPDATE:
+            others = range(len(orders)) if together else partners[rank]
+            yield from ((Kind.UPDATE if together else Kind.REDUCE, number, other) for other in others)
+        elif kind is not Kind.REDUCE:
+            for other, away, slices in OF_MICRO_BATCHES[kind.part]:
+                cell = other, stage + away, number, part + slices
+                if cell in cells:
+                    yield cell
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, order in enumerate(orders):
+            while position[rank] < len(order):
+                action = order[position[rank]]
+                if action.kind is Kind.UPDATE:
+                    done.add((Kind.UPDATE, action.micro_batch, rank))
+                if any(need not in done for need in needs(rank, action)):
+                    break
+                done.add(
+                    (action.kind.part, *action[1:])
+                    if action.kind.per_micro_batch
+                    else (action.kind, action.micro_batch, rank)
+                )
+                position[rank] += 1
+                moved = True
+    waiting = [f"rank {r} at {o[position[r]]}" for r, o in enumerate(orders) if position[r] < len(o)]
+    if waiting:
+        raise PlanError(
+            f"without a flush the lists of {len(orders)} ranks wait for each other ({'; '.join(waiting[:8])}); hold "
+            "more micro-batches in flight on earlier stages, or plan without staleness"
+        )
