@@ -193,7 +193,7 @@ def test_limits_that_are_none_are_refused(limit: float) -> None:
 
 def test_norms_of_16_bit_gradients_do_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of two numbers may be more than 16 bits hold; parts that another process counts are left out."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _, group: None)
     part = SimpleNamespace(counts=True, sums=[torch.tensor([60000.0, 45000.0], dtype=torch.float16)])
     other = SimpleNamespace(counts=False, sums=[torch.ones(3)])
     assert float(total_norm([part, other], torch.device("cpu"))) == pytest.approx(75000, rel=1e-3)
@@ -257,7 +257,7 @@ def test_each_part_of_a_parameter_counts_once_in_the_norm(axes: tuple[int, ...])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_norm_of_a_mesh_is_that_of_the_whole_parameters(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of a team, with parameters split along any axes of their mesh or none, count each number once."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda _, group: None)
     random, square = Random(seed), 0.0
     sizes = random.choice([(3,), (2, 3), (2, 2)])
     axes = {f"w{i}": frozenset(k for k in range(len(sizes)) if random.random() < 0.5) for i in range(5)}

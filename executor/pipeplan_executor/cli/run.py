@@ -120,7 +120,7 @@ def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
         "losses": list(report.losses),
         "step_times_s": [time / 1e9 for time in report.step_times],
         "step_time_s": report.step_time / 1e9,
-        "predicted_step_time_s": plan.step_time / 1e9,
+        "predicted_step_time_s": plan.predicted / 1e9,
         "throughput": plan.yardstick.throughput(plan.batch, report.step_time).as_json(),
         "engine_s": None if engine is None else engine.time / 1e9,
         "peak_bytes": list(report.peaks),
@@ -149,8 +149,8 @@ def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
     if report.verdict is not None and report.verdict.holds:  # otherwise the error says it
         lines.append(str(report.verdict))
     if report.step_times:
-        beside = f"{format_time(plan.step_time)} predicted"
-        beside += f": {report.off(plan.step_time)}" if compared else WITHOUT
+        beside = f"{format_time(plan.predicted)} predicted"
+        beside += f": {report.off(plan.predicted)}" if compared else WITHOUT
         lines.append(
             f"step time {format_time(report.step_time)} measured (median of {len(report.step_times)}, "
             f"{report.spread}), {beside}"

@@ -168,7 +168,8 @@ class StageOptimizer:
         if named:
             self.optimizer = build(named) if twin is None else twin.optimizer
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
-        self._twin, self.scheduler = twin, None if twin is None else twin.scheduler
+        self._twin = twin
+        self.scheduler: LRScheduler | None = None if twin is None else twin.scheduler
         if twin is not None:
             twin._twin = self
         elif self.optimizer is not None:

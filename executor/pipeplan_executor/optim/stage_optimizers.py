@@ -41,10 +41,12 @@ def stage_optimizers(
         See `pipeplan_executor.optim.optimise.StageOptimizer`.
     """
     replicas = fitted.plan.schedule.homes
-    groups = replica_groups(replicas, group.processes)
+    apart = fitted.plan.staleness > 0  # the sums of a batch run beside the next one, which may use the world's group
+    groups = replica_groups(replicas, group.processes, apart)
     copy_groups = replica_groups(
         [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],
         group.processes,
+        apart,
     )
     optimizers = {
         number: StageOptimizer(

@@ -16,13 +16,14 @@ _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGr
 
 
 def replica_groups(
-    replicas: Sequence[tuple[int, ...]], processes: Processes | None = None
+    replicas: Sequence[tuple[int, ...]], processes: Processes | None = None, apart: bool = False
 ) -> dict[int, dist.ProcessGroup]:
     """Return a process group for each listed stage, or set of copies, that has several ranks, by its place in the list.
 
     Every process calls this with the same arguments, and gets also groups that it does not belong to. Where ranks are
     tensor-parallel groups of processes, the processes of one tensor-parallel rank make up a group, and each process
-    gets its own. By default each rank is one process.
+    gets its own. By default each rank is one process. ``apart``: the group of all ranks is not the world's, so that its
+    collectives have an order of their own.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def replica_groups(
                 "processes: their parts of a parameter differ; solve again"
             )
         for own in zip(*(processes.of_rank(rank) for rank in ranks), strict=True):
-            if len(own) == dist.get_world_size() > 1:
+            if len(own) == dist.get_world_size() > 1 and not apart:
                 found[stage] = world
             elif len(own) > 1:
                 if own not in made:

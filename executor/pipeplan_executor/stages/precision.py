@@ -71,7 +71,9 @@ class LossScale:
     ) -> None:
         from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # a second that few runs need
 
-        self.scaler = ShardedGradScaler(device.type, process_group=group) if twin is None else twin.scaler
+        self.scaler: ShardedGradScaler = (
+            ShardedGradScaler(device.type, process_group=group) if twin is None else twin.scaler
+        )
         self._one, self._late = torch.ones((), device=device), twin is not None
         if twin is not None:
             twin._late = True

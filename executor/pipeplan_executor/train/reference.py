@@ -40,6 +40,10 @@ class Reference:
     ----------
     inputs, targets : batch
         The whole batch.
+
+    Attributes
+    ----------
+    whole : torch.nn.Module
     """
 
     def __init__(
@@ -52,8 +56,8 @@ class Reference:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self._fitted, self._inputs, self._targets, self._seed = fitted, inputs, targets, seed
-        self._whole = materialised(fitted, seed=seed, weights=weights, dtype=dtype)
-        self._rewind = Rewind([self._whole], [self._whole])
+        self.whole = materialised(fitted, seed=seed, weights=weights, dtype=dtype)
+        self._rewind = Rewind([self.whole], [self.whole])
         self._mean: BatchMean | None = None
         self.loss = fitted.workload.loss
 
@@ -78,11 +82,11 @@ class Reference:
         flow, mean = self._fitted.flow, self._mean
         if mean is not None and (mean.normalises or mean.rounds or mean.loss_draws):
             return False
-        return not (self.draws or any(flow.changed) or any(flow.counts) or normalises_batches(self._whole))
+        return not (self.draws or any(flow.changed) or any(flow.counts) or normalises_batches(self.whole))
 
     def at_once(self) -> Result:
         """Return loss and gradients of the module on the whole batch."""
-        return self._sum(partial(call, self._whole), samples(self._inputs))
+        return self._sum(partial(call, self.whole), samples(self._inputs))
 
     def in_parts(self, *, repeated: bool = False, backwards: bool = False, step: int = 0) -> Result:
         """Return those of the module on the plan's micro-batches, each of which begins with the same state.
@@ -98,12 +102,12 @@ class Reference:
         """
         with RepeatedDraws() if repeated else nullcontext():
             size, layers = self._fitted.plan.micro_batch, self._chain or ()
-            return self._sum(partial(call, self._whole), size, layers, backwards=backwards, step=step)
+            return self._sum(partial(call, self.whole), size, layers, backwards=backwards, step=step)
 
     def by_layers(self, step: int = 0) -> Result:
         """Return those of the plan's layers one after the other, which draw what they draw in training."""
         size = self._fitted.plan.micro_batch
-        sequence = find_sequence(self._fitted.plan, self._whole, split(self._inputs, size)[0], both_modes=False)
+        sequence = find_sequence(self._fitted.plan, self.whole, split(self._inputs, size)[0], both_modes=False)
         rewind = Rewind(sequence.layers)  # they hold the module's buffers by themselves
         return self._sum(partial(self._through, sequence.layers), size, sequence.layers, step=step, rewind=rewind)
 
@@ -112,13 +116,13 @@ class Reference:
         plan, workload = self._fitted.plan, self._fitted.workload
         weights = shares(workload.weight, split(self._targets, plan.micro_batch))
         batch = self._inputs, self._targets
-        self._mean = batch_mean(self._whole, workload.loss, *batch, plan.micro_batch, weights, tolerance)
+        self._mean = batch_mean(self.whole, workload.loss, *batch, plan.micro_batch, weights, tolerance)
         return self._mean
 
     @cached_property
     def _chain(self) -> Sequence[nn.Module] | None:
         """The plan's layers in the model, if they are submodules of it."""
-        known = dict(self._whole.named_modules())
+        known = dict(self.whole.named_modules())
         kinds = zip(self._fitted.names, self._fitted.sequence.layers, strict=True)
         if all(type(known.get(name)) is type(layer) for name, layer in kinds):
             return [known[name] for name in self._fitted.names]
@@ -161,9 +165,9 @@ class Reference:
     def _gradients(self) -> Gradients:
         """Take the gradients out of the module."""
         found: Gradients = {}
-        for name, parameter in self._whole.named_parameters(remove_duplicate=False):
+        for name, parameter in self.whole.named_parameters(remove_duplicate=False):
             found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for parameter in self._whole.parameters():
+        for parameter in self.whole.parameters():
             parameter.grad = None
         return found
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
@@ -24,7 +24,8 @@ class RunReport:
     losses : tuple of float
         One per timed step.
     step_times : tuple of int
-        From the first process's start to the last one's end, one per timed step.
+        From the first process's start to the last one's end, one per timed step; without a barrier between steps
+        (``staleness`` 1) the mean of the processes' own times.
     peaks : tuple of int
         Peak memory of each rank over the timed steps (see `train.memory`); if several processes share a rank, the
         largest of their peaks.
@@ -101,6 +102,7 @@ class Seen:
     verdict: Verdict | None = None
     first: int = 0
     repeated: tuple[str, ...] = ()
+    rolling: bool = False
 
     def encoded(self) -> bytes:
         """Return these measurements as JSON."""
@@ -124,13 +126,10 @@ def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> R
     first = everyone[0]
     processes = processes or Processes((1,) * len(everyone))
     ranks = [everyone[own.start : own.stop] for own in map(processes.of_rank, range(len(processes.sizes)))]
-    zeros = [_zeros(everyone, number) for number in range(len(first.losses))]
+    zeros = [_zeros(everyone, number) for number in range(len(first.ends))]
     return RunReport(
         losses=tuple(first.losses),
-        step_times=tuple(
-            max(one.ends[number] - zero for one, zero in zip(everyone, row, strict=True))
-            for number, row in enumerate(zeros)
-        ),
+        step_times=tuple(_step_time(everyone, number, row) for number, row in enumerate(zeros)),
         peaks=tuple(max(one.peak for one in own) for own in ranks),
         timelines=tuple(
             _timeline([own[0] for own in ranks], number, [row[first] for first in processes.firsts])
@@ -141,6 +140,12 @@ def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> R
         tensor_parallel=max(processes.sizes),
         repeated=first.repeated,
     )
+
+
+def _step_time(everyone: Sequence[Seen], number: int, zeros: Sequence[int]) -> int:
+    if everyone[0].rolling:
+        return round(mean(one.ends[number] - one.starts[number] for one in everyone))
+    return max(one.ends[number] - zero for one, zero in zip(everyone, zeros, strict=True))
 
 
 def _zeros(everyone: Sequence[Seen], number: int) -> list[int]:

@@ -184,7 +184,9 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    shown = plan if options.tensor_parallel.size == plan.team else replace(plan, step_time=0)
+    seen.rolling = plan.staleness > 0
+    shown = replace(plan, step_time=plan.predicted if options.tensor_parallel.size == plan.team else 0)
+    losses: list[float] = []
     with running(shown, total, quiet=not options.progress or dist.get_rank() > 0) as on_step:
         for number in range(seen.first, total):
             timed = number >= seen.first + options.warmup
@@ -195,13 +197,18 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
             inputs_here = inputs if pipeline.holds_first else None
             targets_here = targets if pipeline.holds_last else None
             pipeline.recorder.clear()
-            dist.barrier()
+            if not seen.rolling:
+                dist.barrier()
             start = now()
-            losses = pipeline.compute(inputs_here, targets_here)
-            end = now()
-            loss = pipeline.shared_loss(losses)
+            if seen.rolling:
+                loss = pipeline.step(inputs_here, targets_here)  # of the batch before
+                end = now()
+            else:
+                own = pipeline.compute(inputs_here, targets_here)
+                end = now()
+                loss = pipeline.shared_loss(own)
+            losses.append(loss)
             if timed:
-                seen.losses.append(loss)
                 seen.starts.append(start)
                 seen.ends.append(end)
                 seen.spans.append(pipeline.recorder.spans)
@@ -211,6 +218,8 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 )
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
+    losses = [*losses[1:], pipeline.drain()] if seen.rolling and losses else losses
+    seen.losses = losses[options.warmup :]
     pipeline.wait()
     seen.peak = peak()
 

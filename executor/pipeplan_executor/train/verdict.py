@@ -25,6 +25,8 @@ class Verdict:
         nothing.
     compared : str
         What it was compared with, unless that was the unsplit module on the whole batch at once.
+    what : str
+        What was compared.
     """
 
     error: float
@@ -33,6 +35,7 @@ class Verdict:
     dtype: str
     changed: str = ""
     compared: str = ""
+    what: str = "loss and gradients"
 
     @property
     def holds(self) -> bool:
@@ -50,13 +53,14 @@ class Verdict:
         if self.changed:
             own = "equal" if self.error <= self.tolerance else f"differ by {self.error:.1e} from"
             return (
-                f"the plan does not train what the unsplit model trains: {self.changed}. Loss and gradients {own} "
+                f"the plan does not train what the unsplit model trains: {self.changed}. "
+                f"{self.what.capitalize()} {own} "
                 f"those of the unsplit model on the plan's micro-batches ({how})"
             )
         if self.holds:
-            return f"loss and gradients equal the unsplit model's to {self.error:.1e} ({how})"
+            return f"{self.what} equal the unsplit model's to {self.error:.1e} ({how})"
         return (
-            f"loss and gradients differ from the unsplit model's by {self.error:.1e} ({how}); "
+            f"{self.what} differ from the unsplit model's by {self.error:.1e} ({how}); "
             f"at most {self.tolerance:.0e} is rounding. The model must compute the same every time, and treat the "
             "samples of a batch apart, except by batch norm"
         )

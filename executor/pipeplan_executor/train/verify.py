@@ -13,7 +13,7 @@ Where layers draw random numbers, dropout is off at first, in the pipeline and i
 draw in training; a captured graph is then compared with its own layers, since the module draws in another order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
@@ -58,6 +58,8 @@ class Format:
 
 
 DOUBLE, SINGLE = Format(torch.float64, 1e-10, 1e-6, 1e-7), Format(torch.float32, 1e-5, 1e-3, 1e-4)
+DELAYED = 4
+"""Steps that are compared with ``staleness`` 1."""
 TIMES = 10
 """The tolerance in terms of what the unsplit model differs by."""
 MOST = 1e-3
@@ -75,18 +77,20 @@ def verify(
 
     Every process calls this, computes the unsplit model and compares its own stages, so nothing large is sent. A
     ZeRO-1 plan is compared without ZeRO-1, under which no rank has all sums of its gradients. At levels 2 and 3 each
-    rank compares the gradients of its shard.
+    rank compares the gradients of its shard. With ``staleness`` 1 gradients belong to other weights than the unsplit
+    model trains with: `DELAYED` steps are compared with delayed updates of the unsplit model, with momentum.
     """
 
     def start(dtype: torch.dtype) -> Pipeline:
         return Pipeline(
-            plan if plan.sharded else replace(plan, zero=0),
+            plan if plan.sharded or plan.staleness else replace(plan, zero=0),
             source,
             seed=seed,
             weights=weights,
             dtype=dtype,
             tensor_parallel=tensor_parallel,
             evaluates=False,
+            optimizer=_momentum if plan.staleness else None,
         )
 
     def whole(pipeline: Pipeline, form: Format) -> Reference:
@@ -108,7 +112,13 @@ def verify(
     except (RuntimeError, NotImplementedError, PlanError, InputError):
         form = SINGLE
         pipeline, reference, changed, expected = begin(form)
-    return replace(_Comparison(pipeline, reference, form, seed).verdict(expected), changed=changed)
+    comparison = _Comparison(pipeline, reference, form, seed)
+    return replace(comparison.delayed(expected) if plan.staleness else comparison.verdict(expected), changed=changed)
+
+
+def _momentum(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """An optimiser with state that does not magnify rounding."""
+    return torch.optim.SGD([parameter for _, parameter in named], momentum=0.9)
 
 
 def _first(reference: Reference, changed: str) -> Result:
@@ -150,6 +160,45 @@ class _Comparison:
         if error <= tolerance and reference.draws:
             error = max(error, self._with_draws(expected, max(form.small, SINGLE.small * (spread is not None))))
         return Verdict(error, tolerance, spread, _name(form.dtype), compared=self._compared)
+
+    def delayed(self, first: Result) -> Verdict:
+        """Run several steps with gradients one batch late, here and in the unsplit model, and compare the weights."""
+        reference, form, pipeline, whole = self._reference, self._form, self._pipeline, self._reference.whole
+        begun = {name: each.detach().clone() for name, each in whole.named_parameters(remove_duplicate=False)}
+        rate = 0.01 * max(map(_largest, begun.values())) / max(_least(first[1], 1.0), 1e-300)
+        plain = _momentum([*whole.named_parameters()])
+        for optimizer in (plain, *(each.optimizer for each in pipeline.updates.optimizers.values())):
+            for group in optimizer.param_groups if optimizer is not None else ():
+                group["lr"] = rate
+        rows: list[tuple[float, float]] = []
+        waiting: Gradients = {}
+        with RepeatedDraws() if reference.draws else nullcontext():
+            losses = [*[pipeline.step(*self._batch) for _ in range(DELAYED)][1:], pipeline.drain()]
+        for loss in losses:
+            expected, fresh = reference.in_parts(repeated=reference.draws)
+            rows.append((loss, expected))
+            _apply(plain, whole, waiting)
+            waiting = fresh
+        _apply(plain, whole, waiting)
+        trained = {n: each.detach() - begun[n] for n, each in whole.named_parameters(remove_duplicate=False)}
+        error = _everywhere(
+            max([*self._changes(begun, trained), *(_relative(_number(a), _number(b), 1e-300) for a, b in rows)])
+        )
+        tolerance, spread = form.tolerance, None
+        if error > tolerance:
+            again = reference.in_parts(repeated=reference.draws, backwards=True)
+            spread = _everywhere(max(_apart(again, reference.in_parts(repeated=reference.draws), SINGLE.small)))
+            tolerance = max(TIMES * spread if spread <= MOST else 0.0, tolerance)
+        compared = f"{DELAYED} updates in one process, each with the gradient of the batch before"
+        return Verdict(error, tolerance, spread, _name(form.dtype), compared=compared, what="losses and weights")
+
+    def _changes(self, begun: Mapping[str, Tensor], trained: Mapping[str, Tensor]) -> Iterator[float]:
+        """Yield relative differences of what training changed in the weights of this rank's stages."""
+        least = _least(trained, self._form.small)
+        for name, parameter in self._pipeline.named_parameters():
+            shard = self._pipeline.shards.get(name)
+            before, expected = (each[name] if shard is None else shard.of(each[name]) for each in (begun, trained))
+            yield _relative(parameter.detach() - before, expected, least)
 
     @property
     def _compared(self) -> str:
@@ -195,7 +244,16 @@ def _apart(one: Result, other: Result, small: float) -> Iterator[float]:
     yield from (_relative(found, other[1][name], least) for name, found in one[1].items())
 
 
-def _least(gradients: Gradients, small: float) -> float:
+def _apply(optimizer: torch.optim.Optimizer, whole: nn.Module, gradients: Gradients) -> None:
+    """Update the unsplit model by gradients, if there are any."""
+    if gradients:
+        for name, parameter in whole.named_parameters():
+            parameter.grad = gradients[name]
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _least(gradients: Mapping[str, Tensor], small: float) -> float:
     return max(small * max(map(_largest, gradients.values())), 1e-300)
 
 

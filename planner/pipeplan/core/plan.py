@@ -259,6 +259,11 @@ class Plan(Tabular):
         return self.step_time if self.period is None else self.period
 
     @property
+    def predicted(self) -> int:
+        """The predicted time of a step as it is run: with ``staleness`` 1 the period, as no step waits for its end."""
+        return self.period or self.step_time if self.staleness else self.step_time
+
+    @property
     def proof(self) -> str:
         """What was proved of that time, in words; of a hand-written plan that no search has it is nothing."""
         if not self.bound and self.value:  # no time at all needs no proof

@@ -7,13 +7,31 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from helpers.distributed.everywhere import greatest
+from helpers.distributed.live_bytes import LiveBytes
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
 from helpers.distributed.training_models import dropped, padded, steep
-from helpers.distributed.training_workers import SEED, USERS, Case, Found, Plain, Seen, apart, falling, layers_in, planned, sgd
+from helpers.distributed.training_workers import (
+    SEED,
+    USERS,
+    Case,
+    Found,
+    Plain,
+    Seen,
+    apart,
+    decayed,
+    falling,
+    layers_in,
+    planned,
+    sgd,
+)
+from helpers.quick import thinned
 from pipeplan.core.plan import Plan
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.reference import materialised
+from pipeplan_executor.train.verify import verify
+
 
 def cases(world: int) -> dict[str, Case]:
     """Cases for this number of ranks."""
@@ -42,7 +60,7 @@ def cases(world: int) -> dict[str, Case]:
             "m = d": Case(tiny_decoder, line, {"optimizer": sgd}, micro_batches=1),
             "clipped, scheduled": Case(tiny_tied, line, USERS, micro_batches=2),
         }
-    return every
+    return thinned(every)
 
 
 LOW = {
@@ -110,3 +128,69 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     ours.evaluated.append(pipeline.evaluate(*batch(0)))
     theirs.evaluated.append(plain.evaluate(*batch(0)))
     return ours, theirs, apart(pipeline, whole)
+
+
+def resumed(folder: str) -> dict[str, float]:
+    """Differences of weights to an undisturbed run, after a checkpoint in the middle and what loads it."""
+    case = Case(tiny_tied, (1, 1), USERS, micro_batches=2)
+
+    def run(plan: Plan, steps: range, *, load: bool = False, save: bool = False) -> Pipeline:
+        pipeline = Pipeline(plan, tiny_tied, seed=SEED, dtype=torch.float64, **USERS)
+        if load:
+            assert pipeline.load(folder).step == steps.start
+        for number in steps:
+            pipeline.step(*draw(pipeline.workload, plan.batch, SEED, torch.float64, number))
+            if save and number == 2:
+                pipeline.save(folder)
+        pipeline.drain()
+        return pipeline
+
+    def differences(one: Pipeline, other: Pipeline) -> float:
+        theirs = dict(other.named_parameters())
+        return greatest(max(float((own - theirs[name]).detach().abs().max()) for name, own in one.named_parameters()))
+
+    plan, elsewhere = delayed(case), delayed(replace(case, replicas=(2,), zero=1, bucket=2))
+    undisturbed, short = run(plan, range(6)), run(plan, range(3))
+    found = {"saved": differences(run(plan, range(6), save=True), undisturbed)}
+    found["resumed"] = differences(run(plan, range(3, 6), load=True), undisturbed)
+    found["newest"] = differences(run(replace(plan, staleness=0), range(3, 3), load=True), short)
+    other = run(elsewhere, range(3, 6), load=True)
+    theirs = dict(undisturbed.named_parameters())
+    pairs = [(own, theirs[name]) for name, own in other.named_parameters() if name in theirs]
+    found["elsewhere"] = greatest(max(float((own - each).detach().abs().max()) for own, each in pairs))
+    # a checkpoint without delay: the first batch behind it runs with the saved weights
+    synchronous = run(replace(plan, staleness=0), range(3))
+    synchronous.save(folder + " synchronous")
+    later = Pipeline(plan, tiny_tied, seed=SEED, dtype=torch.float64, **USERS)
+    later.load(folder + " synchronous")
+    batch = draw(later.workload, plan.batch, SEED, torch.float64, 3)
+    later.step(*batch)
+    found["not delayed"] = abs(later.drain() - synchronous.step(*batch))
+    return found
+
+
+def verified() -> list[tuple[float, str]]:
+    """Verdicts of plans with delay."""
+    two = Case(dropped, (1, 1), micro_batches=2), Case(tiny_tied, (2,), zero=1, micro_batches=4, bucket=2)
+    verdicts = [verify(delayed(case), case.build, SEED) for case in two]
+    return [(verdict.error, str(verdict)) for verdict in verdicts]
+
+
+def live_bytes(steps: int) -> list[tuple[int, int]]:
+    """The most bytes of live tensors in the first ten steps, and in the others, of two plans."""
+    found = []
+    for case in (
+        Case(tiny_decoder, (1, 1), {"optimizer": sgd}, micro_batches=3),
+        Case(tiny_mlp, (2,), {"optimizer": decayed}, zero=1, micro_batches=2, bucket=1),
+    ):
+        plan = delayed(case)
+        pipeline = Pipeline(plan, case.build, **case.options)
+        batch = draw(pipeline.workload, plan.batch, SEED)
+        with LiveBytes() as live:
+            for number in range(steps):
+                if number in (0, 10):
+                    live.begin("all" if number else "ten")
+                pipeline.step(*batch)
+        pipeline.drain()
+        found.append((live.peaks["ten"], live.peaks["all"]))
+    return found

@@ -38,17 +38,18 @@ def unhurried() -> Workload:
     return replace(workload, draw=draw)
 
 
-def lasting_plan(ranks: int) -> Plan:
-    """A plan on this number of ranks, with Adam."""
+def lasting_plan(ranks: int, staleness: int = 0) -> Plan:
+    """A plan on this number of ranks, with Adam, and with gradients that are late by so many batches."""
     workload = tiny_mlp()
     names = layers_of(workload)
     cuts = [round(i * len(names) / ranks) for i in range(ranks + 1)]
-    return plan_for(workload.module, names, cuts, FAMILIES["gpipe"].write((1,) * ranks, 4), 2, "adam")
+    plan = plan_for(workload.module, names, cuts, FAMILIES["gpipe"].write((1,) * ranks, 4), 2, "adam")
+    return replace(plan, staleness=staleness)
 
 
-def undisturbed_run(folder: str) -> str:
+def undisturbed_run(folder: str, staleness: int = 0) -> str:
     """Run all steps on these ranks, and return the path of their checkpoint."""
-    pipeline = Pipeline(lasting_plan(dist.get_world_size()), tiny_mlp)
+    pipeline = Pipeline(lasting_plan(dist.get_world_size(), staleness), tiny_mlp)
     for number in range(STEPS):
         pipeline.step(*draw(pipeline.workload, pipeline.plan.batch, 0, step=number))
     pipeline.save(folder)

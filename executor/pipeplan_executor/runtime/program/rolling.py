@@ -9,8 +9,8 @@
 Each rank keeps its order of forwards, its order of other actions, and the number of forwards ahead of the first
 backward. A batch's steps begin with its first forward, so that its data is not needed earlier. R begins the sums of a
 batch, and U waits for them, so they run beside the next batch. U writes the weights of the batch after the next one: it
-stands last of all; under ZeRO-1 half-way, since gathers follow it. Micro-batches of every second batch have numbers that
-are higher by their number in a batch, and R and U have those of a batch's first one.
+stands last of all; under ZeRO-1 half-way, since gathers follow it. Micro-batches of odd batches have numbers that are
+higher by as many as a batch has, and R and U have those of a batch's first one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -174,10 +174,13 @@ def _rolling(parts: Sequence[Sequence[Step]], many: int) -> RollingSteps:
 
 
 def _numbered(step: Step, shift: int, many: int) -> Step:
+    def action(each: Action) -> Action:
+        return each._replace(micro_batch=(each.micro_batch + shift) % (2 * many))
+
     if isinstance(step, Action):
-        return step._replace(micro_batch=(step.micro_batch + shift) % (2 * many))
-    made, reads = (_numbered(each, shift, many) for each in step.message[:2])
-    return type(step)(step.message._replace(made=made, reads=reads))
+        return action(step)
+    message = step.message
+    return type(step)(message._replace(made=action(message.made), reads=action(message.reads)))
 
 
 def _partners(schedule: Schedule, tied: Sequence[Sequence[int]]) -> list[set[int]]:
