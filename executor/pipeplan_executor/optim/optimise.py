@@ -198,7 +198,8 @@ class StageOptimizer:
 
     def reduce(self) -> None:
         """R: sum the gradients over replicas, those of copies over all stages that have one."""
-        self.leave()
+        if self.buckets is not None:
+            self.buckets.finish()
         for part in self.parts:
             part.reduce()
 

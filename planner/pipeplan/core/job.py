@@ -288,8 +288,8 @@ class Job:
         """Refuse what one step of delay excludes."""
         if self.objective is not Objective.PERIOD:
             raise InputError(
-                f"staleness 1 is about the time from batch to batch in a long run, not about the {self.objective.figure} "
-                "(objective); ask for the objective 'period'"
+                "staleness 1 is about the time from batch to batch in a long run, not about the "
+                f"{self.objective.figure} (objective); ask for the objective 'period'"
             )
         if self.level >= SHARDED:
             raise InputError(
