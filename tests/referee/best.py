@@ -48,13 +48,13 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     if question.job["objective"] == "bottleneck":
         return bottleneck.largest_load(stages, ways, plan.replicas, micro_batches, question.batch, question.overlap)
     tied = prices.tied(plan.layers)
-    lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group})
+    lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group}, question.slices)
     first = [sum(plan.replicas[:s]) for s in range(len(stages))]
     homes = [range(a, a + r) for a, r in zip(first, plan.replicas, strict=True)]
     run = lists, homes, stages, ways, question.overlap, plan.family.lanes, tied
     if question.job["objective"] == "period":
-        return simulate.period(*run, together=question.level > 1)
-    return simulate.simulate(*run, together=question.level > 1).time
+        return simulate.period(*run, together=question.level > 1, slices=question.slices)
+    return simulate.simulate(*run, together=question.level > 1, slices=question.slices).time
 
 
 def complete(
@@ -79,11 +79,11 @@ def floor(question: Question, prices: Prices, plan: Plan) -> int:
     if question.job["objective"] == "bottleneck":
         return 0
     for s, own in enumerate(plan.layers):
-        table = prices.table(plan.groups[s][0].kind, plan.size)
-        busy = sum(table[i].forward + table[i].backward for i in own)
-        busy += sum(table[i].forward for i in plan.again[s]) if plan.again else 0
+        rows = {i: prices.of_slices(plan.groups[s][0].kind, plan.size, i) for i in own}
+        again = {i: rows[i][0] for i in (plan.again[s] if plan.again else ())}
+        busy = sum(sum(each) for row in (*rows.values(), again.values()) for each in row)
         least = max(least, way + share(len(plan.groups[s]), micro_batches) * busy)
-        way += busy
+        way += sum(each[0] for row in (*rows.values(), again.values()) for each in row)
     return least
 
 
@@ -115,9 +115,9 @@ def optimum(question: Question, prices: Prices, downsets: bool = False) -> tuple
                 best = value, plan
             continue
         seen = set()
-        for family in families(names, plan.replicas, question.batch // plan.size, objective):
+        for family in families(names, plan.replicas, question.batch // plan.size, objective, question.slices):
             whole = complete(question, prices, plan.size, plan.groups, plan.layers, family)
-            alike = family.name == "gpipe", family.lanes, family.in_flight, whole.again if whole else None
+            alike = family.name in ("gpipe", "terapipe"), family.lanes, family.in_flight, whole.again if whole else None
             if whole is not None and alike not in seen:
                 seen.add(alike)
                 heapq.heappush(heap, (floor(question, prices, whole), 1, next(number), whole))

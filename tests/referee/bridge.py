@@ -48,11 +48,12 @@ def _tuples(value: Any) -> Any:
 
 def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
-    recorded: list[Split] = []
+    recorded: list[tuple[int, Split]] = []
     mixed: set[Split] = set()
     with patch.object(spaces, "team_questions", partial(_recorded, recorded, mixed)):
         answer = _asked(document)
-    return answer | {"ways": [as_way(each) | {"mixed": each in mixed} for each in recorded]}
+    ways = [as_way(each) | {"mixed": each in mixed, "slices": slices} for slices, each in recorded]
+    return answer | {"ways": ways}
 
 
 def as_way(split: Split) -> Document:
@@ -84,15 +85,19 @@ def as_strategies(own: LayerStrategies) -> Document:
     return {"operators": operators, "sums": dict(own.sums), "copies": copies}
 
 
-def _recorded(recorded: list[Split], mixed: set[Split], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:
+def _recorded(
+    recorded: list[tuple[int, Split]], mixed: set[Split], *question: Any
+) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions of teams; what they split is written down as they are searched for the first time."""
-    first = not recorded
+    slices = question[0].slices
+    first = all(count != slices for count, _ in recorded)
     for each in team_questions(*question):
         if first and isinstance(each, TeamQuestion):
             assert isinstance(each.split, Split)
-            recorded.append(each.split)
+            recorded.append((slices, each.split))
         if isinstance(each, MixedQuestion):
-            recorded += [split for split in each.splits if first and split not in recorded]
+            known = [split for count, split in recorded if count == slices]
+            recorded += [(slices, split) for split in each.splits if first and split not in known]
             mixed |= set(each.splits)
         yield each
 
@@ -134,7 +139,11 @@ def as_document(result: Result) -> Document:
         "family": plan.schedule.family,
         "two_lanes": plan.schedule.two_lanes,
         "ranks": list(plan.ranks),
-        "lists": [[(str(a.kind), a.stage, a.micro_batch) for a in order] for order in plan.schedule.orders],
+        "slices": list(plan.slices),
+        "lists": [
+            [(str(a.kind), a.stage, a.micro_batch * (len(plan.slices) or 1) + a.slice) for a in order]
+            for order in plan.schedule.orders
+        ],
         "peaks": list(result.timeline.peaks),
         "makespan": result.timeline.makespan,
         "stages": [

@@ -24,6 +24,7 @@ DEFAULTS: Document = {
     "regular": False,
     "recompute": "choose",
     "zero": (),
+    "slices": (),
     "teams": (),
     "unlike_teams": False,
     "sequence_parallel": True,
@@ -104,6 +105,8 @@ class Question:
             names = [name for name in self.job["schedules"] if name != "any"]
             self.job = self.job | {"schedules": names, "equal_replicas": True} | ({"depths": [1]} if ties else {})
         self.batch: int = self.job["batch"]
+        self.slicing: Document = model.get("slicing") or {"count": 1}
+        self.slices = int(self.slicing["count"])
 
     @property
     def n(self) -> int:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from itertools import combinations
 from math import ceil, lcm
 
+from . import slices
 from .buffers import Unit, with_collectives
 from .costs import ITEM, Costs, Groups, gradient_bytes, layer_costs, state_bytes
 from .documents import Device, Question
@@ -29,6 +30,7 @@ class Stage:
     forward_workspace: int
     runtime: int
     limit: int | None
+    slices: dict[str, list[int]] | None = None
 
     def need(self, in_flight: int, lanes: int) -> int:
         """Bytes with so many micro-batches in flight; on a second lane a forward runs beside the backward."""
@@ -60,8 +62,43 @@ class Prices:
     def table(self, kind: str, size: int) -> list[Costs]:
         """Every layer on a kind of device at a micro-batch size."""
         if (kind, size) not in self._tables:
-            self._tables[kind, size] = layer_costs(self.question, kind, size)
+            rows = layer_costs(self.question, kind, size)
+            gradients = [more for _, more in self.keys(kind, size)]
+            self._tables[kind, size] = [
+                replace(row, saved=row.saved + more) for row, more in zip(rows, gradients, strict=True)
+            ]
         return self._tables[kind, size]
+
+    def keys(self, kind: str, size: int) -> list[tuple[int, int]]:
+        """Bytes of each layer's keys and values of a slice, and of their gradients; of whole sequences none."""
+        question = self.question
+        if question.slices == 1:
+            return [(0, 0)] * question.n
+        own = question.slicing.get("keys", {}).get((kind, size))
+        kept = [size * each for each in own or (sum(layer["keys"].values()) for layer in question.slicing["layers"])]
+        return [(each, slices.gradient_bytes(each, question.dtype)) for each in kept]
+
+    def again_held(self, kind: str, size: int, i: int) -> int:
+        """Bytes that a layer holds which is computed again: its output, keys and room for the gradients of these."""
+        return self.table(kind, size)[i].output + sum(self.keys(kind, size)[i])
+
+    def of_slices(self, kind: str, size: int, i: int) -> tuple[list[int], list[int]]:
+        """Nanoseconds of a layer's forward and backward, for each slice."""
+        row, count = self.table(kind, size)[i], self.question.slices
+        if count == 1:
+            return [row.forward], [row.backward]
+        layer = self.question.slicing["layers"][i]
+        return slices.times(row.forward, layer["forward"], count), slices.times(row.backward, layer["backward"], count)
+
+    def _stage_slices(self, kind: str, size: int, own: Sequence[int], again: Sequence[int]) -> dict[str, list[int]] | None:
+        if self.question.slices == 1:
+            return None
+        rows = {i: self.of_slices(kind, size, i) for i in own}
+        count = range(self.question.slices)
+        return {
+            "F": [sum(rows[i][0][k] for i in own) for k in count],
+            "B": [sum(rows[i][1][k] for i in own) + sum(rows[i][0][k] for i in again) for k in count],
+        }
 
     def sent(self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
         """Bytes that come to stage s: every output of an earlier layer read here or later, as the sender states.
@@ -124,7 +161,9 @@ class Prices:
                 sets = iter([own])
             best: tuple[int, tuple[int, ...]] | None = None
             for again in sets:
-                held = received + sum(table[i].output if i in again else table[i].saved for i in own)
+                held = received + sum(
+                    self.again_held(kind, size, i) if i in again else table[i].saved for i in own
+                )
                 peak = self.workspace(table, own, again, len(groups[s]))
                 peak += (lanes - 1) * max(table[i].workspace for i in own)
                 if limit is None or fixed + in_flight * held + peak <= limit:
@@ -165,11 +204,12 @@ class Prices:
             reduce=reduce,
             gather=self.gather(groups, size, s, own),
             resident=self.resident(groups, layers, s),
-            held=received + sum(table[i].output if i in again else table[i].saved for i in own),
+            held=received + sum(self.again_held(kind, size, i) if i in again else table[i].saved for i in own),
             workspace=self.workspace(table, own, again, len(groups[s])),
             forward_workspace=max(table[i].workspace for i in own),
             runtime=question.runtime(kind),
             limit=question.limit(kind),
+            slices=self._stage_slices(kind, size, own, again),
         )
 
     def gather(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> int:
@@ -179,10 +219,13 @@ class Prices:
             return 0
         if question.level == 2:
             return sum(self._waits(groups, size, s, own).values())
-        half, table = replace(ring(question, groups, (s,)), halves=1), self.table(kind, size)
+        half = replace(ring(question, groups, (s,)), halves=1)
         copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
         pace = self.pace(kind)
-        hidden, parameters = [table[i].forward if pace else 0 for i in own], question.parameters_on(kind)
+        hidden, parameters = (
+            [self.of_slices(kind, size, i)[0][0] if pace else 0 for i in own],
+            question.parameters_on(kind),
+        )
         waits = wait_for_gathers([done(half.moves(parameters[i]), pace) for i in own], hidden, half.latency)
         return sum(time + half.latency for time in copies if time) + waits
 
@@ -354,8 +397,8 @@ class Prices:
         job, table = self.question.job, self.table(kind, size)
         if not self.pace(kind) or job["objective"] == "bottleneck":
             return 0
-        row = table[layer]
-        whole = row.backward + (row.forward if job["recompute"] == "full" else 0)
+        row, (forward, backward) = table[layer], self.of_slices(kind, size, layer)
+        whole = backward[0] + (forward[0] if job["recompute"] == "full" else 0)
         if "any" in job["schedules"] and any(each.weight_gradient for each in table):
             return min(whole, row.weight_gradient)
         return whole

@@ -15,6 +15,7 @@ from .rarities import (
     third_kind,
     whole_weights,
 )
+from .slices import in_slices
 
 SPEEDS = (0.5, 0.8, 1.5, 2.0)
 SLOWER = (0.0, 0.25, 0.5, 0.9)
@@ -42,6 +43,9 @@ PINNED = 0.15
 
 COLLECTIVES = 0.15
 """The share of questions about links that sum by other algorithms than a ring, plugged in by the bridge."""
+
+SLICES = 0.08
+"""The share of questions about token slices; of those about teams it is larger."""
 
 FROZEN = 0.25
 """The share of questions about models with frozen weights."""
@@ -115,6 +119,9 @@ def question(seed: int, large: bool = False) -> Document:
             in_any_order(orders, document)
         if not large and _often(named := Random(f"strategies small {seed}"), NAMED):
             by_name(named, document)
+    slices = Random(f"slices {'large' if large else 'small'} {seed}")
+    if _often(slices, SLICES) or ("teams" in job and _often(slices, SLICES)):
+        in_slices(slices, document)
     if "any" in job.get("schedules", ()) and _often(
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3
     ):

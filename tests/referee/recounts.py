@@ -38,8 +38,9 @@ def recount(question: Question, prices: Prices, answer: Document) -> Iterator[st
         yield f"ranks {answer['ranks']} are not the stages' devices in order"
     lanes = 2 if answer["two_lanes"] else 1
     run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
-    step = simulate.simulate(*run, together=question.level > 1)
-    value = simulate.period(*run, together=question.level > 1) if job["objective"] == "period" else step.time
+    how = {"together": question.level > 1, "slices": question.slices}
+    step = simulate.simulate(*run, **how)
+    value = simulate.period(*run, **how) if job["objective"] == "period" else step.time
     if step.time != answer["makespan"]:
         yield f"the step takes {step.time}, it says {answer['makespan']}"
     if job["objective"] == "bottleneck":
@@ -115,11 +116,11 @@ def _listed(question: Question, answer: Document, replicas: tuple[int, ...], tie
     names = space.family_names(question)
     if question.job["intra_layer"]:  # lines are looked at under every family that suits the cluster
         names = (*names, *SUITED[question.overlap])
-    allowed = families(names, replicas, count, objective)
+    allowed = families(names, replicas, count, objective, question.slices)
     summed = {s for group in tied for s in group}
     return any(
         each.in_flight == flight
         and (each.name == answer["family"] or (each.name.startswith("1f1b") and answer["family"].startswith("1f1b")))
-        and write(each, replicas, count, summed) == answer["lists"]
+        and write(each, replicas, count, summed, question.slices) == answer["lists"]
         for each in allowed
     )

@@ -20,6 +20,10 @@ WARM_UP = {"1f1b-sno": (1, 0), "1f1b-as": (1, 0), "1f1b-so": (2, 1), "fbp-as": (
 """``(a, b)``: a stage of r of the R devices from it on holds ⌈(a R − b r) / r⌉ micro-batches a replica."""
 
 
+SLICED = ("1f1b-slices", "terapipe")
+"""Families of token slices. There an action's micro-batch counts slices: m S + k is slice k of micro-batch m."""
+
+
 @dataclass(frozen=True)
 class Family:
     """A name and, for every stage, how many micro-batches a replica holds at most."""
@@ -67,9 +71,18 @@ def free_counts(replicas: Sequence[int], count: int) -> Iterator[tuple[int, ...]
             yield chosen
 
 
-def names(asked: Sequence[str], overlap: str, objective: str) -> tuple[str, ...]:
+def of_slices(name: str, replicas: Sequence[int], count: int, slices: int) -> tuple[int, ...]:
+    """The slices that a replica of each stage holds."""
+    behind = [len(replicas) - s + slices - 1 for s in range(len(replicas))]
+    wanted = behind if name == "1f1b-slices" else [count * slices] * len(replicas)
+    return tuple(min(k, share(r, count) * slices) for k, r in zip(wanted, replicas, strict=True))
+
+
+def names(asked: Sequence[str], overlap: str, objective: str, slices: int = 1) -> tuple[str, ...]:
     """The families of a job, ``any`` left out; for the bottleneck one by default, the one that holds least."""
-    named = tuple(name for name in asked if name != "any")
+    if slices > 1:
+        return tuple(name for name in SLICED if not asked or name in asked)
+    named = tuple(name for name in asked if name not in ("any", *SLICED))
     if named:
         return named
     if objective == "bottleneck":
@@ -77,8 +90,12 @@ def names(asked: Sequence[str], overlap: str, objective: str) -> tuple[str, ...]
     return SUITED[overlap]
 
 
-def families(question_names: Sequence[str], replicas: Sequence[int], count: int, objective: str) -> list[Family]:
+def families(
+    question_names: Sequence[str], replicas: Sequence[int], count: int, objective: str, slices: int = 1
+) -> list[Family]:
     """Every family with its counts. An endless pipeline is filled however few micro-batches a step has."""
+    if slices > 1:
+        return [Family(name, of_slices(name, replicas, count, slices)) for name in question_names]
     found: list[Family] = []
     endless = count if objective != "bottleneck" else max(count, 2 * sum(replicas))
     for name in question_names:
@@ -91,15 +108,18 @@ def families(question_names: Sequence[str], replicas: Sequence[int], count: int,
     return found
 
 
-def write(family: Family, replicas: Sequence[int], count: int, summed: set[int]) -> list[list[Action]]:
+def write(
+    family: Family, replicas: Sequence[int], count: int, summed: set[int], slices: int = 1
+) -> list[list[Action]]:
     """One list for each replica of each stage; ``summed``: stages that sum gradients with other stages."""
     lists = []
     for s, r in enumerate(replicas):
         for j in range(r):
-            own = list(range(j, count, r))
+            own = [m * slices + k for m in range(j, count, r) for k in range(slices)]
+            back = [m * slices + k for m in range(j, count, r) for k in reversed(range(slices))]
             ahead = len(own) if family.name == "gpipe" else min(family.in_flight[s], len(own))
             order: list[Action] = [("F", s, m) for m in own[:ahead]]
-            for i, m in enumerate(own):
+            for i, m in enumerate(back):
                 order.append(("B", s, m))
                 order += [("F", s, later) for later in own[i + ahead : i + ahead + 1]]
             if r > 1 or s in summed:

@@ -48,6 +48,7 @@ def simulate(
     tied: Sequence[set[int]] = (),
     turns: int = 1,
     together: bool = False,
+    slices: int = 1,
 ) -> Step:
     """Run the lists, ``turns`` times one after another on each device; what a stage gathers comes before its list.
 
@@ -59,6 +60,8 @@ def simulate(
         For each boundary and remainder of a micro-batch's number, there and back.
     together : bool
         The replicas of a stage begin each pass together.
+    slices : int
+        Token slices of a micro-batch, which the lists count.
     """
     hosted = {device: s for s, own in enumerate(homes) for device in own}
     gathers = [
@@ -72,7 +75,7 @@ def simulate(
         for action in (*gathers[device], *order)
     ]
     step = Step([(device, action) for _, device, action in every], [k for k, _, _ in every])
-    plan = _Plan(step, homes, stages, ways, lanes, tied, together)
+    plan = _Plan(step, homes, stages, ways, lanes, tied, together, slices)
     events: list[tuple[int, int, int]] = []  # time, what, action
     queue: list[tuple[int, int]] = []  # readiness, action
     resource_free: dict[str, int] = defaultdict(int)
@@ -143,10 +146,10 @@ def simulate(
     return step
 
 
-def period(lists: Sequence[Sequence[Action]], *rest: Any, together: bool = False) -> int:
+def period(lists: Sequence[Sequence[Action]], *rest: Any, together: bool = False, slices: int = 1) -> int:
     """Nanoseconds from step to step in a long run, rounded up, and at most those of a step; called like `simulate`."""
     for turns in (8, 32, 128):
-        step = simulate(lists, *rest, turns=turns, together=together)
+        step = simulate(lists, *rest, turns=turns, together=together, slices=slices)
         ends = [[0] * len(lists) for _ in range(turns)]
         for i, end in step.end.items():
             row = ends[step.turns[i]]
@@ -171,13 +174,14 @@ class _Plan:
         lanes: int,
         tied: Sequence[set[int]],
         together: bool,
+        slices: int,
     ) -> None:
         count = len(step.actions)
         self.missing = [0] * count
         self.after: list[list[int]] = [[] for _ in range(count)]
         self.behind: list[list[int]] = [[] for _ in range(count)]
         self.readers: list[list[int]] = [[] for _ in range(count)]
-        self.duration = [_duration(stages[action[1]], action[0], lanes) for _, action in step.actions]
+        self.duration = [_duration(stages[s], kind, lanes, m % slices) for _, (kind, s, m) in step.actions]
         self.way: list[Way | None] = [None] * count
         self.groups: list[list[int]] = []
         self.meeting: dict[int, int] = {}
@@ -209,9 +213,9 @@ class _Plan:
             if kind == "R":
                 sums[s, k].append(i)
             if kind == "F" and s + 1 < len(stages):
-                self.way[i] = ways[s][m % len(ways[s])][0]
+                self.way[i] = ways[s][m // slices % len(ways[s])][0]
             if kind in "BI" and s > 0:
-                self.way[i] = ways[s - 1][m % len(ways[s - 1])][1]
+                self.way[i] = ways[s - 1][m // slices % len(ways[s - 1])][1]
         alone = [{s} for s in {s for s, _ in sums} if not any(s in other for other in tied)]
         for k in range(1 + max(turns, default=0)):
             for group in [*alone, *tied]:
@@ -241,9 +245,11 @@ class _Plan:
         whom[other].append(i)
 
 
-def _duration(stage: Stage, kind: str, lanes: int) -> int:
+def _duration(stage: Stage, kind: str, lanes: int, part: int) -> int:
     if kind in "RUG":
         return {"R": stage.reduce, "U": stage.update, "G": stage.gather}[kind]
+    if stage.slices:
+        return stage.slices[kind][part]
     if lanes == 2:  # the lanes share the arithmetic units as F to B
         return stage.forward + stage.backward
     return {"F": stage.forward, "B": stage.backward, "I": stage.input_gradient, "W": stage.weight_gradient}[kind]

@@ -262,7 +262,7 @@ def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
 
 def family_names(question: Question) -> tuple[str, ...]:
     """The families that a job asks for, or those that suit the cluster."""
-    known = names(question.job["schedules"], question.overlap, question.job["objective"])
+    known = names(question.job["schedules"], question.overlap, question.job["objective"], question.slices)
     return tuple(name for name in known if name != "fbp-as") if question.level > 1 else known
 
 

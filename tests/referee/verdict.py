@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from . import best, costs, orders, space
+from . import best, costs, orders, slices, space
 from .best import Plan
 from .costs import ContradictionError
 from .documents import Document, Question
@@ -33,6 +34,8 @@ class Asked:
         """Whether an answer's plan is one of this question. Teams of a mix that split nothing run as single devices."""
         question, expected, meshes = self.question, dict[str, Document](), []
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
+            return False
+        if len(answer["slices"]) not in ((0,) if question.slices == 1 else (question.slices,)):
             return False
         for stage, team in zip(answer["stages"], answer["teams"], strict=True):
             kind = question.devices[stage["devices"][0]].kind
@@ -79,22 +82,24 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
     late = _is_late(document, answer)  # it may be proved all the same: splits that are not known have a bound too
-    teams = [Ways(own) for own in _teams(document)]
-    reason = _refusal(document, answer, late, teams)
+    reason = slices.refusal(document) or _contradictory_wishes(document)
+    cuts = [] if reason is not None else [_Cut.of(document, answer, count) for count in slices.counts(document)]
+    reason = next((why for each in cuts if (why := each.refusal(late)) is not None), reason)
     if reason is not None and late and answer["outcome"] == "stopped":
         return verdict  # before it opened the teams that it would have refused
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
-    for own in [own for own in teams if not late and _lost(own.teams) is None]:
-        verdict.faults += [f"teams of {own.team}: {fault}" for fault in own.unsearched(_ways(answer, own.team))]
+    for cut in cuts if not late else ():
+        for own in [own for own in cut.teams if _lost(own.teams) is None]:
+            verdict.faults += [f"teams of {own.team}: {fault}" for fault in own.unsearched(_ways(cut.answer, own.team))]
     if verdict.faults:
         return verdict
     if late and answer["outcome"] == "stopped":
         return verdict
-    every_mix = _every_mix(document, answer, teams)
-    questions = _questions(document, answer, teams, every_mix)
+    every_mix = [mix for cut in cuts for mix in cut.every_mix]
+    questions = [each for cut in cuts for each in _questions(cut.document, cut.answer, cut.teams, cut.every_mix)]
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
         what = {name: answer[name] for name in ("kinds", "teams", "meshes", "strategies", "zero")}
@@ -134,6 +139,31 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     counted = recount_divided if any(stage["shares"] for stage in answer["stages"]) else recount
     verdict.faults += counted(question, prices, answer)
     return verdict
+
+
+@dataclass
+class _Cut:
+    """The question of one number of slices, and the teams of it."""
+
+    document: Document
+    answer: Document
+    teams: list[Ways]
+
+    @classmethod
+    def of(cls, document: Document, answer: Document, count: int) -> "_Cut":
+        """The question, with the ways that were searched for it."""
+        own = slices.cut(document, count)
+        ways = [way for way in answer.get("ways", ()) if way["slices"] == count]
+        return cls(own, answer | {"ways": ways}, [Ways(each) for each in _teams(own)])
+
+    def refusal(self, late: bool) -> str | None:
+        """Why it has no answer."""
+        return _refusal(self.document, self.answer, late, self.teams)
+
+    @cached_property
+    def every_mix(self) -> list[Mix]:
+        """All mixes of teams of unlike sizes."""
+        return _every_mix(self.document, self.answer, self.teams)
 
 
 def _is_late(document: Document, answer: Document) -> bool:
@@ -240,13 +270,19 @@ def _lost(teams: Teams) -> str | None:
     )
 
 
-def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[Ways]) -> str | None:
-    """Why a question has no answer: on devices, on teams, or because nothing can be split over these."""
+def _contradictory_wishes(document: Document) -> str | None:
+    """Why wishes about teams and placement contradict each other."""
     asked = Question(document, 0).job
     if asked["unlike_teams"] and len(set(asked["teams"])) < 2:
         return "unlike teams of one size"
     if asked["regular"] and (asked["objective"] == "bottleneck" or asked["intra_layer"] or asked["unlike_teams"]):
         return "regular plans of anything but steps, whole layers and equal teams"
+    return None
+
+
+def _refusal(document: Document, answer: Document, late: bool, teams: Sequence[Ways]) -> str | None:
+    """Why a question has no answer: on devices, on teams, or because nothing can be split over these."""
+    asked = Question(document, 0).job
     alone = [own for own in teams if _lost(own.teams) is None]
     reasons = [without_teams(own.teams) for own in teams]
     if teams and not alone and 1 not in asked["teams"]:
@@ -294,6 +330,8 @@ def contradiction(question: Question) -> str | None:
     """Why a question has no answer, whatever the plan."""
     job, schedules = question.asked, question.asked["schedules"]
     if question.level > 1:
+        if question.slices > 1:
+            return "sharded gradients of slices"
         if job["objective"] == "bottleneck" or job["intra_layer"]:
             return "sharded gradients in anything but steps of whole layers"
         if "any" in schedules and job["zero"] and min(job["zero"]) > 1:

@@ -7,6 +7,7 @@ from functools import cache, wraps
 from itertools import product
 from typing import Any
 
+from . import slices
 from .costs import layer_costs
 from .documents import Document
 from .graphs import SAMPLE, TOKEN, WHOLE, has_samples, outputs, stream, token_axis, waits
@@ -114,7 +115,18 @@ class Ways:
         ]
         job = own["job"] | {"micro_batches": [question.batch // size for size in possible]}
         ties = [tie for tie in ties if tie["parameters"] or tie.get("frozen")]
-        return own | {"job": job, "model": model | {"layers": layers, "profiles": profiles, "ties": ties}}
+        sliced = {}
+        if "slicing" in model:
+            keys = {(kind, size): [*self._keys(kind, size, split)] for kind in teams.links for size in possible}
+            sliced = {"slicing": model["slicing"] | {"keys": keys}}
+        return own | {"job": job, "model": model | {"layers": layers, "profiles": profiles, "ties": ties} | sliced}
+
+    def _keys(self, kind: str, size: int, split: Document) -> Iterator[int]:
+        """Bytes of keys and values of each layer, of a slice of a sample on a device."""
+        for i, layer in enumerate(self.teams.question.slicing["layers"]):
+            member, strategies = self.layer(i, kind, size, split)
+            loops = {each["name"]: member.loops_of(strategies, each["name"]) for each in member.operators}
+            yield slices.keys_on(layer, loops, tuple(split["sizes"]))
 
     @once
     def parameters(self, split: Document) -> list[int]:

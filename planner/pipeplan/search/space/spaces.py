@@ -15,7 +15,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import SLICED
+from pipeplan.schedules import SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
@@ -81,8 +81,11 @@ class Spaces:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Splitting, Spaces] = {}
+        for name in self.job.schedules if model.slicing is None and max(job.slices, default=1) == 1 else ():
+            if name in SLICED:
+                family(name)  # which says that it takes slices
         self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
-        whole = replace(job, slices=job.slices if model.slicing else ())
+        own = self._own_job
         opens = model.slicing is not None or 1 in self._counts
         self._late = opens and opening is not None
         if opens and (not job.teams or 1 in job.teams):
@@ -94,9 +97,9 @@ class Spaces:
         self._size, self._only_mixes = 0, False
         self._to_open: Iterator[TeamQuestion | MixedQuestion] = iter(())
         if opens and questions is None:
-            self._to_open = team_questions(model, cluster, whole, opening)
+            self._to_open = team_questions(model, cluster, own, opening)
         elif opens and questions is not None:
-            self._to_open = (each for each in questions if each.job.slices == whole.slices)
+            self._to_open = (each for each in questions if each.job.slices == own.slices)
         for _ in self._open_own() if opening is None else ():
             pass
 
@@ -236,7 +239,13 @@ class Spaces:
         job, lowest = self.job, min(self.job.zero, default=0)
         widths = job.replicas or range(1, len(self.cluster.devices) + 1)
         several = tuple(r for r in widths if r > 1) if level >= SHARDED > lowest else ()
-        return replace(job, zero=(level,), replicas=several or job.replicas)
+        return replace(self._own_job, zero=(level,), replicas=several or job.replicas)
+
+    @property
+    def _own_job(self) -> Job:
+        """The job of the model's own samples: without slices and their families, unless it has been cut."""
+        whole = tuple(name for name in self.job.schedules if name not in SLICED)
+        return self.job if self.model.slicing is not None else replace(self.job, slices=(), schedules=whole)
 
     def __iter__(self) -> Iterator[Space]:
         return chain(self._spaces.values(), *self.teams.values(), *self.sliced.values())

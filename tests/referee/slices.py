@@ -1,0 +1,206 @@
+"""Token slices: the question in which a sample is a slice, and what slices of a layer differ by."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from fractions import Fraction
+from math import gcd
+from random import Random
+
+from .costs import ITEM
+from .documents import Document
+from .graphs import SAMPLE, TOKEN
+from .schedules import SLICED
+
+FLOPS = ("forward_flops", "input_gradient_flops", "weight_gradient_flops")
+
+
+def counts(document: Document) -> list[int]:
+    """The numbers of slices of a job's plans: without 1 if it names families of slices only."""
+    named = {*document["job"].get("schedules", ())}
+    alone = bool(named) and named <= {*SLICED}
+    return [count for count in document["job"].get("slices") or [1] if count > 1 or not alone]
+
+
+def cut(document: Document, count: int) -> Document:
+    """The question of plans with so many slices."""
+    if count == 1:
+        return document | {"job": document["job"] | {"slices": []}}
+    model, job = document["model"], document["job"]
+    graphs = {name: _graph(graph, count) for name, graph in model["operators"].items()}
+    layers = [_layer(model["operators"][layer["operators"]]["operators"], count) for layer in model["layers"]]
+    levels = [level for level in job.get("zero", ()) if level < 2]
+    own = {"slices": [count], "equal_replicas": True, "context_parallel": False, "unlike_teams": False, "zero": levels}
+    sliced = {"profiles": [*_profiles(model, count)], "operators": graphs, "slicing": {"count": count, "layers": layers}}
+    return document | {"model": model | sliced, "job": job | own}
+
+
+def refusal(document: Document) -> str | None:
+    """Why slices are refused, whatever is asked beside; None where there are none, or they are possible."""
+    job, model = document["job"], document["model"]
+    several = [count for count in job.get("slices", ()) if count > 1]
+    if not several:
+        only = {*job.get("schedules", ())}
+        return "families of slices, and none asked for" if only & {*SLICED} else None
+    if job.get("objective") == "bottleneck" or job.get("intra_layer") or "any" in job.get("schedules", ()):
+        return "slices of an endless pipeline, of divided layers or in any order"
+    if min(job.get("zero") or [0]) > 1:
+        return "slices with sharded gradients only"
+    named = {*job.get("schedules", ())}
+    if named and not named & {*SLICED}:
+        return "slices in families of whole sequences"
+    graphs = model.get("operators") or {}
+    every = [each for graph in graphs.values() for each in graph["operators"]]
+    tokens = max((each.get("loops", {}).get(TOKEN, 0) for each in every), default=0)
+    for layer in model["layers"]:
+        graph = graphs.get(layer.get("operators", ""))
+        if graph is None:
+            return "slices of unknown operators"
+        loss = (graph.get("loss") or {"operators": ()})["operators"]
+        for each in graph["operators"]:
+            attention = each.get("attention")
+            if each["name"] in loss:
+                continue
+            if attention and not (attention.get("causal") or attention.get("masked")):
+                return "an attention that looks ahead"
+            has = any(TOKEN in row for row in (each["makes"], *each["reads"].values()))
+            if (has or each["reads"]) and each.get("loops", {}).get(TOKEN) != tokens:
+                return "an operator that mixes tokens"
+    return "slices that do not divide the tokens" if any(tokens % count for count in several) else None
+
+
+def keys_on(layer: Document, loops: dict[str, tuple[str, ...]], sizes: tuple[int, ...]) -> int:
+    """Bytes of keys and values of a slice on a device whose operators are split along these loops."""
+    total = 0
+    for name, size in layer["keys"].items():
+        for loop, devices in zip(loops.get(name, ()), sizes, strict=False):
+            size = -(-size // devices) if loop not in ("", TOKEN, SAMPLE) else size
+        total += size
+    return total
+
+
+def times(mean: int, share: Fraction, count: int) -> list[int]:
+    """Nanoseconds of each slice of a layer whose slices take so many on average."""
+    step = int(mean * share) // count
+    return [mean - count * step + (2 * k + 1) * step for k in range(count)]
+
+
+def gradient_bytes(kept: int, dtype: str) -> int:
+    """Bytes of the gradients of so many bytes of keys and values: 4 a number, or more."""
+    return kept // ITEM[dtype] * max(ITEM[dtype], 4)
+
+
+def _layer(operators: list[Document], count: int) -> Document:
+    attention = [each for each in operators if each.get("attention")]
+
+    def share(*names: str) -> Fraction:
+        own, every = (sum(each.get(name, 0) for each in row for name in names) for row in (attention, operators))
+        return Fraction(own, every) if every else Fraction(0)
+
+    keys = {each["name"]: -(-each["attention"]["keys"] // count) for each in attention}
+    return {"forward": share(FLOPS[0]), "backward": share(*FLOPS[1:]), "keys": keys}
+
+
+def _graph(graph: Document, count: int) -> Document:
+    own = deepcopy(graph)
+    for name in [name for name in ("input",) if name in own]:
+        own[name] = -(-own[name] // count)
+    if "inputs" in own:
+        own["inputs"] = {name: -(-size // count) for name, size in own["inputs"].items()}
+    if own.get("loss"):
+        own["loss"]["rows"] = -(-own["loss"]["rows"] // count)
+    for each in own["operators"]:
+        if not each["reads"]:
+            continue
+        for name in ("output", *FLOPS):
+            each[name] = -(-each.get(name, 0) // count)
+        if each.get("attention"):
+            each["attention"] |= {name: -(-each["attention"][name] // count) for name in ("queries", "keys")}
+        if TOKEN in each.get("loops", {}):
+            each["loops"] = each["loops"] | {TOKEN: each["loops"][TOKEN] // count}
+    return own
+
+
+def _profiles(model: Document, count: int) -> Iterator[Document]:
+    for profile in model["profiles"]:
+        known = {each["micro_batch"]: each["costs"] for each in model["profiles"] if each["device"] == profile["device"]}
+        size = Fraction(profile["micro_batch"], count)
+        names = profile["costs"]
+        yield profile | {"costs": {name: _row({b: row[name] for b, row in known.items()}, size) for name in names}}
+
+
+def _row(known: dict[int, Document], size: Fraction) -> Document:
+    sizes = sorted(known)
+    below = [each for each in sizes if each <= size]
+    low = below[-1] if below else sizes[0]
+    high = next((each for each in sizes if each > low), low)
+
+    def at(name: str) -> int:
+        first, last = known[low].get(name, 0), known[high].get(name, 0)
+        if name == "update" or size == low:
+            return int(first)
+        line = first + (size - low) * Fraction(last - first, high - low) if high > low else Fraction(0)
+        return round(line if size > low else min(max(line, first * size / low), Fraction(first)))
+
+    return {name: at(name) for name in known[low]}
+
+
+def in_slices(random: Random, document: Document) -> None:
+    """Make a question one about slices: operators on each token, attention in some layers, mostly nothing forbidden."""
+    model, job, item = document["model"], document["job"], ITEM[document["model"]["dtype"]]
+    tokens = random.choice((12, 12, 12, 4))
+    teams = "teams" in job
+    if teams or any(len(layer["inputs"]) > 1 for layer in model["layers"]):
+        names = [layer["name"] for layer in model["layers"]]
+        for before, layer in zip([None, *names], model["layers"], strict=False):
+            layer["inputs"] = [before] if before else []
+    if teams:
+        model.pop("ties", None)
+    model["operators"] = {}
+    for layer in model["layers"]:
+        copied = sum(tie.get("parameters", 0) for tie in model.get("ties", ()) if layer["name"] in tie["layers"][1:])
+        weights = layer["parameters"] + copied
+        model["operators"][layer["name"]] = _drawn(random, tokens, weights, item)
+        layer["operators"] = layer["name"]
+    job["slices"] = random.choice(([2], [1, 2], [1, 4], [4], [1, 3], [2, 4], [12], [1, 5]))
+    if random.random() < 0.9:
+        job.pop("intra_layer", None)
+        if job.get("objective") == "bottleneck":
+            job.pop("objective")
+        if job.get("zero") and min(job["zero"]) > 1:
+            job["zero"] = [0, *job["zero"]]
+        kept = [name for name in job.get("schedules", ()) if name != "any"]
+        if kept or "schedules" in job:
+            job["schedules"] = random.choice((kept + ["terapipe"], ["1f1b-slices"], [*SLICED], [], kept or []))
+        if not job.get("schedules"):
+            job.pop("schedules", None)
+    own = [count for count in job["slices"] if tokens % count == 0]
+    if random.random() < 0.95:
+        job["slices"] = own or [gcd(tokens, 4)]
+
+
+def _drawn(random: Random, tokens: int, weights: int, item: int) -> Document:
+    """An operator on each token, sometimes with attention behind it; heads and features may be split."""
+    axes, loops = ["token", "p"], {"token": tokens, "p": 12}
+    own = [{"name": "w", "loops": ["p"], "size": weights}] if weights else []
+    first = {
+        "name": "m",
+        "kind": "drawn",
+        "loops": dict(loops),
+        "reads": {"input": ["token", "q"]},
+        "makes": list(axes),
+        "output": item * random.choice((1, 4, 6)),
+        "kept": random.random() < 0.7,
+        "weights": own,
+    } | {name: random.choice((2, 12, 40)) for name in FLOPS}
+    graph = {"input": item * random.choice((0, 1, 4)), "operators": [first]}
+    if random.random() < 0.6:
+        looks = random.choice(("causal", "causal", "causal", "masked"))
+        forbidden = random.random() < 0.03
+        attention = {"queries": random.choice((0, 4)), "keys": item * random.choice((0, 1, 2, 8, 30)), "heads": 12}
+        attention |= {} if forbidden else {looks: True}
+        graph["operators"].append(
+            {"name": "a", "kind": "drawn", "loops": dict(loops), "reads": {"m": list(axes)}, "makes": list(axes)}
+            | {"output": item * random.choice((1, 4)), "kept": True, "weights": [], "attention": attention}
+            | {"forward_flops": random.choice((3, 40, 150)), "input_gradient_flops": random.choice((5, 80, 300))}
+        )
+    return graph
