@@ -90,7 +90,9 @@ class Prices:
         layer = self.question.slicing["layers"][i]
         return slices.times(row.forward, layer["forward"], count), slices.times(row.backward, layer["backward"], count)
 
-    def _stage_slices(self, kind: str, size: int, own: Sequence[int], again: Sequence[int]) -> dict[str, list[int]] | None:
+    def _stage_slices(
+        self, kind: str, size: int, own: Sequence[int], again: Sequence[int]
+    ) -> dict[str, list[int]] | None:
         if self.question.slices == 1:
             return None
         rows = {i: self.of_slices(kind, size, i) for i in own}
@@ -161,9 +163,7 @@ class Prices:
                 sets = iter([own])
             best: tuple[int, tuple[int, ...]] | None = None
             for again in sets:
-                held = received + sum(
-                    self.again_held(kind, size, i) if i in again else table[i].saved for i in own
-                )
+                held = received + sum(self.again_held(kind, size, i) if i in again else table[i].saved for i in own)
                 peak = self.workspace(table, own, again, len(groups[s]))
                 peak += (lanes - 1) * max(table[i].workspace for i in own)
                 if limit is None or fixed + in_flight * held + peak <= limit:

@@ -108,9 +108,7 @@ def families(
     return found
 
 
-def write(
-    family: Family, replicas: Sequence[int], count: int, summed: set[int], slices: int = 1
-) -> list[list[Action]]:
+def write(family: Family, replicas: Sequence[int], count: int, summed: set[int], slices: int = 1) -> list[list[Action]]:
     """One list for each replica of each stage; ``summed``: stages that sum gradients with other stages."""
     lists = []
     for s, r in enumerate(replicas):

@@ -30,7 +30,11 @@ def cut(document: Document, count: int) -> Document:
     layers = [_layer(model["operators"][layer["operators"]]["operators"], count) for layer in model["layers"]]
     levels = [level for level in job.get("zero", ()) if level < 2]
     own = {"slices": [count], "equal_replicas": True, "context_parallel": False, "unlike_teams": False, "zero": levels}
-    sliced = {"profiles": [*_profiles(model, count)], "operators": graphs, "slicing": {"count": count, "layers": layers}}
+    sliced = {
+        "profiles": [*_profiles(model, count)],
+        "operators": graphs,
+        "slicing": {"count": count, "layers": layers},
+    }
     return document | {"model": model | sliced, "job": job | own}
 
 
@@ -122,7 +126,9 @@ def _graph(graph: Document, count: int) -> Document:
 
 def _profiles(model: Document, count: int) -> Iterator[Document]:
     for profile in model["profiles"]:
-        known = {each["micro_batch"]: each["costs"] for each in model["profiles"] if each["device"] == profile["device"]}
+        known = {
+            each["micro_batch"]: each["costs"] for each in model["profiles"] if each["device"] == profile["device"]
+        }
         size = Fraction(profile["micro_batch"], count)
         names = profile["costs"]
         yield profile | {"costs": {name: _row({b: row[name] for b, row in known.items()}, size) for name in names}}
@@ -170,7 +176,7 @@ def in_slices(random: Random, document: Document) -> None:
             job["zero"] = [0, *job["zero"]]
         kept = [name for name in job.get("schedules", ()) if name != "any"]
         if kept or "schedules" in job:
-            job["schedules"] = random.choice((kept + ["terapipe"], ["1f1b-slices"], [*SLICED], [], kept or []))
+            job["schedules"] = random.choice(([*kept, "terapipe"], ["1f1b-slices"], [*SLICED], [], kept or []))
         if not job.get("schedules"):
             job.pop("schedules", None)
     own = [count for count in job["slices"] if tokens % count == 0]

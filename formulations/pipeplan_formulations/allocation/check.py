@@ -33,6 +33,8 @@ def check(problem: AllocationTables) -> None:
             raise ValueError(f"{name} is {getattr(problem, name)!r}; choose from {', '.join(choices)}")
     if problem.alternating and problem.phases:
         raise ValueError("lists either alternate or run all forwards first; choose alternating or phases")
+    if problem.slices > 1 and (problem.alternating or problem.phases or problem.round_trip != "ahead"):
+        raise ValueError("slices neither alternate nor have phases, and a round trip is that of the first; see slices")
     for kind, width in problem.first + problem.last:
         if not 0 <= kind < problem.kinds or width not in problem.widths:
             raise ValueError(f"a forced stage has kind {kind} and width {width}; widths are {problem.widths}")

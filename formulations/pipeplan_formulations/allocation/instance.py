@@ -19,6 +19,7 @@ The usage u from a stage on, with the flow R, determines how many micro-batches 
 sum of u over the kinds.) The *in-flight rule*:
 
      k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
+     (of S ``slices`` S − 1 more, and at most S M_w,)
      or the best count from that of ``sno`` to ⌈(3 R − 2 w) / w⌉, with counts that are ``non_increasing`` from stage
      to stage (see `non_increasing`).
 
@@ -78,7 +79,7 @@ it, but not anew in each step.
 Where a device has several stages, or micro-batches pass in slices, F and B differ by role (`common.pass_times`). Those
 above are the device's own in M_w (F + B); *ahead* in H and G; of a *round trip* in A, and where stream takes them from
 it again; of *services* in the other one-stage delays. Each e of a device also has own F + B − those of the round trip.
-Alternation, two trips and two phases are left out.
+Alternation, two trips and two phases are left out. A micro-batch in S slices crosses a link S times.
 
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest

@@ -55,6 +55,8 @@ class AllocationTables(PassTables):
         Units that a stage may have, ascending.
     micro_batches, unit : int
         M, and devices in a unit.
+    slices : int
+        Slices of a micro-batch, of which k counts and each link carries so many; without alternation or phases.
     samples : int, optional
         N; by default M.
     overlap : 'none', 'copy' or 'stream'
@@ -105,6 +107,7 @@ class AllocationTables(PassTables):
     micro_batches: int
     widths: tuple[int, ...] = (1,)
     unit: int = 1
+    slices: int = 1
     overlap: Overlap = "copy"
     objective: Objective = "step"
     in_flight_rule: InFlightRule = "sno"
@@ -219,15 +222,16 @@ class AllocationTables(PassTables):
 
     def _counts(self, rule: str, behind: Array, width: int) -> Array:
         """k by the in-flight rule for a stage of this width, by the units behind it."""
+        most = self.share(width) * self.slices
         if rule == "full":
-            return np.full_like(behind, self.share(width))
+            return np.full_like(behind, most)
         held = {
             "sno": behind + width,
             "so": 2 * behind + width,
             "most": 3 * behind + width,
             "fbp": 2 * (behind + width),
         }[rule]
-        counts: Array = np.minimum(-(-held // width), self.share(width))
+        counts: Array = np.minimum(-(-held // width) + self.slices - 1, most)
         return counts
 
     @cached_property
@@ -238,7 +242,7 @@ class AllocationTables(PassTables):
         neighbour's width is unknown here, so the minimum over all its widths is taken.
         """
         periods = {width: max(lcm(width, other) for other in self.widths) * self.unit for width in self.widths}
-        return {width: -(-self.micro_batches // period) for width, period in periods.items()}
+        return {width: self.slices * -(-self.micro_batches // period) for width, period in periods.items()}
 
     @cached_property
     def least_back(self) -> Array:
@@ -342,4 +346,4 @@ class AllocationTables(PassTables):
         ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base, self.joint))
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
         latency = 2 * self.layers * int(self.latency.max())
-        return (2 * self.micro_batches + 2) * (work + sends) + latency + ends
+        return (2 * self.micro_batches * self.slices + 2) * (work + sends) + latency + ends

@@ -53,7 +53,7 @@ def drawn(seed: int) -> tuple[Model, Cluster, Job]:
     return model, unit_cluster(random.randint(2, 3), memory), job
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 200))])
 def test_the_best_plan_is_that_of_every_choice_tried(seed: int) -> None:
     """The optimum with slices is proved, and no other plan that fits is better."""
     model, cluster, job = drawn(seed)

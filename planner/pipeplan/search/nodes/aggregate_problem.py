@@ -87,10 +87,15 @@ def _problem(
         return np.stack([prices.kept.with_buffers(c.kind, own, t.backward, replicas[0]) for c, own, t in rows])
 
     deepest = min(layers, max(job.depths, default=layers))
+    sliced = space.model.slices > 1
+    first = {f"ahead_{name}": rows(f"first_{name}") for name in ("forward", "backward") if sliced}
     kinds = range(len(classes)) if home is None else home
     return ChainAllocation(
         forward=np.stack([forward for forward, _ in passes]),
         backward=np.stack([backward for _, backward in passes]),
+        **first,
+        round_trip="ahead" if sliced else "own",
+        slices=space.model.slices,
         **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
         saved=rows("saved"),
@@ -115,7 +120,7 @@ def _problem(
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
         objective=job.objective.value,
-        in_flight_rule=in_flight_rule(space) if alternating else "full" if phases else "fbp",
+        in_flight_rule=in_flight_rule(space) if alternating or sliced else "full" if phases else "fbp",
         alternating=alternating,
         two_trips=alternating and layout.by_family(layers),
         phases=phases,

@@ -35,7 +35,7 @@ def _question(node: AggregateNode) -> Hashable:
     space = node.space
     assert space.split is not None
     rules = in_flight_rule(space), space.phased, space.job.depths, space.constraints.cuts.tobytes()
-    return space.split.teams, node.size, node.layout, node.alternating, rules
+    return space.split.teams, space.model.slices, node.size, node.layout, node.alternating, rules
 
 
 @dataclass
