@@ -27,6 +27,7 @@ from pipeplan_executor.sharding.blocks import (
     empty_sum,
 )
 from pipeplan_executor.sharding.kernels import Options
+from pipeplan_executor.sharding.mesh.tables import SharedTables
 
 
 @dataclass
@@ -39,11 +40,14 @@ class KeptKeys:
         Of each slice.
     micro_batch, number : int
         Micro-batch and slice of the action that runs.
+    tables : SharedTables
+        Masks, positions and rotary tables.
     """
 
     tokens: tuple[int, ...]
     micro_batch: int = 0
     number: int = 0
+    tables: SharedTables = field(default_factory=SharedTables)
     _kept: dict[tuple[Any, int], "_Whole"] = field(default_factory=dict)
 
     def clear(self) -> None:

@@ -24,6 +24,7 @@ from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes
 from pipeplan_executor.sharding.mesh.planned import Handle, PlannedCalls
 from pipeplan_executor.sharding.mesh.products import Part, is_product, product
 from pipeplan_executor.sharding.mesh.saving import Base, Repeated, saving
+from pipeplan_executor.sharding.mesh.tables import LayerTables
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights
 
 
@@ -59,6 +60,7 @@ class MeshLayer:
         self.plan = plan or PlannedLayer(program.graph, strategies, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
         self.calls = PlannedCalls(program, self.plan, self.weights, axes)
+        self.tables = None if axes.kept is None else LayerTables(program, axes.kept.tables)
 
     def __call__(
         self,
@@ -159,6 +161,10 @@ class _Run:
                 self._handles[id(parameter)] = self._calls.root(view)
         for local, buffer in record.buffers.items():
             self._handles.setdefault(id(buffer), Handle(constant=buffers[local]))
+        if (tables := self._layer.tables) is not None:
+            own = {id(buffer): buffers[local] for local, buffer in record.buffers.items()}
+            made = tables.values(own, self._device, self._make)
+            self._handles |= {name: Handle(constant=value) for name, value in made.items()}
 
     def _resume(self, made: Sequence[Tensor]) -> None:
         """Take what the layer made for the loss, and name its views anew."""
@@ -220,14 +226,22 @@ class _Run:
         if step.role is Role.OPERATOR:
             self._operate(step)
         elif call is not None and step.role is Role.CONSTANT:
-            kwargs = dict(self._constants(call.kwargs))
-            if "device" in kwargs:
-                kwargs["device"] = self._device
-            made = call.operation(*self._constants(call.args), **kwargs)
-            results = made if isinstance(made, tuple | list) else (made,)
-            self._handles |= {id(t): Handle(constant=value) for t, value in zip(call.made, results, strict=True)}
+            if self._layer.tables is None or id(step) not in self._layer.tables.ids:
+                self._make(step)
         elif call is not None and (parent := self._handle(call.given[0])).take is not None:
             self._handles |= self._calls.views(step, parent.take)
+
+    def _make(self, step: Step) -> Sequence[Tensor]:
+        """Return the constants that a step makes."""
+        call = step.call
+        assert call is not None
+        kwargs = dict(self._constants(call.kwargs))
+        if "device" in kwargs:
+            kwargs["device"] = self._device
+        made = call.operation(*self._constants(call.args), **kwargs)
+        results: Sequence[Tensor] = made if isinstance(made, tuple | list) else (made,)
+        self._handles |= {id(t): Handle(constant=value) for t, value in zip(call.made, results, strict=True)}
+        return results
 
     def _handle(self, tensor: Tensor) -> Handle:
         """Return the handle of a recorded tensor; one that no call made is a constant itself."""
