@@ -14,6 +14,9 @@ from pipeplan.core.model import Layer, LayerCost, Model, Profile
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.slicing import SlicedLayer, Slicing
 
+_APART = ("add", "sub", "mul", "rms norm")
+"""Operators that compute each token by itself, though no team splits their tokens: with tables of positions, say."""
+
 
 def sliced(model: Model, count: int) -> Model:
     """Return the model of which a sample is one of ``count`` equal token slices of a sequence.
@@ -69,6 +72,10 @@ def _mixes(operator: Operator, tokens: int) -> str | None:
     if operator.attention is not None and not operator.attention.looks_back:
         return "looks ahead: its queries may attend to later tokens"
     if not has and not operator.reads:
+        return None
+    rows = (operator.makes, *operator.reads.values())
+    by_token = not any(TOKEN in weight.loops for weight in operator.weights) if operator.kind == "rms norm" else True
+    if operator.kind in _APART and by_token and all(TOKEN in row for row in rows):
         return None
     if operator.loops.get(TOKEN) != tokens:
         return "is not known to compute each token by itself (a pooling, a state, or another axis of tokens)"

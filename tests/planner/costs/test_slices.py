@@ -11,7 +11,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.layers import Layer, LayerCost, Work
 from pipeplan.core.model import Model
-from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Weight
 from pipeplan.core.schedule import Kind
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import Prices
@@ -75,6 +75,11 @@ def test_the_model_says_why_it_does_not_run_in_slices() -> None:
     work = Work(1, 1, 1, 4, 4)
     with pytest.raises(InputError, match=r"'pool' .mean. of layer 'head' is not known to compute each token by itself"):
         sliced(Model("pools", (Layer("head", 0, work=work, operators="g"),), operators={"g": graph}), 2)
+    places = Weight("places", (TOKEN, "feature"), 96)  # a table of positions, which no team splits
+    added = Operator("places", "add", {}, {"up": (TOKEN, "feature")}, (TOKEN, "feature"), 4, weights=(places,))
+    graph = OperatorGraph((*token_operators(1).operators, added), {"input": 48})
+    layer = Layer("first", graph.parameters, work=work, operators="g")
+    assert sliced(Model("placed", (layer,), operators={"g": graph}), 2).slicing is not None
     with pytest.raises(InputError, match="nearest numbers that do are 4 and 6"):
         sliced(sliced_chain(Random(0), 2), 5)
 

@@ -102,13 +102,16 @@ class SlicedFlow:
 
 def sliced_program(found: Program) -> Program:
     """Return a program whose operators have the loop over tokens wherever they may run on a slice."""
-    count = max((each.loops[TOKEN] for each in found.graph.operators if TOKEN in each.loops), default=0)
 
     def changed(each: Operator) -> Operator:
-        rows = (each.makes, *each.reads.values())
-        if each.kind not in _APART or not count or not all(row.count(TOKEN) == 1 for row in rows):
+        rows, call = (each.makes, *each.reads.values()), call_of(found, each.name)
+        if each.kind not in _APART or call is None or len(call.args[1]) > 1:
             return each
-        return replace(each, loops={**each.loops, TOKEN: count})
+        if not all(row.count(TOKEN) == 1 for row in rows):
+            return each
+        view = next(step.views[0] for step in found.steps if step.call is call)
+        assert view is not None
+        return replace(each, loops={**each.loops, TOKEN: view.source.sizes[each.makes.index(TOKEN)]})
 
     return replace(found, graph=replace(found.graph, operators=tuple(map(changed, found.graph.operators))))
 
