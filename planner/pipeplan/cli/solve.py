@@ -25,6 +25,11 @@ def configure(parser: ArgumentParser) -> None:
     published.add_argument(
         "--processors", type=number, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
     )
+    parser.add_argument(
+        "--unequal-slices",
+        action="store_true",
+        help="with --slices: cut the answer's sequences again, into slices of unlike lengths, where that is faster",
+    )
     varying = group(parser, "times that vary")
     varying.add_argument(
         "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of perturbed steps"
@@ -60,10 +65,16 @@ def run(options: Namespace) -> int:
 
         return run_published(options)
     with solving(*searched(options)) as on_progress:
-        result = solve(**question(options), **limits(options), robust=robust, on_progress=on_progress)
+        result = solve(
+            **question(options),
+            **limits(options),
+            robust=robust,
+            unequal_slices=options.unequal_slices,
+            on_progress=on_progress,
+        )
     show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
     if options.output:
-        result.plan.save(options.output)
+        (result.recut or result.plan).save(options.output)
     if options.plot:
         from pipeplan.report.plot.gantt import save_gantt
         from pipeplan.report.plot.labels import device_labels

@@ -126,6 +126,8 @@ class Model(Tabular):
         As above.
     slicing : Slicing or None
         If a sample is one token slice of a sequence (`pipeplan.costs.slices`).
+    of_length : mapping of int to Model
+        Where slices have unlike lengths: for each length the model whose samples are slices of so many tokens.
 
     Raises
     ------
@@ -154,6 +156,7 @@ class Model(Tabular):
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     frozen_parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     slicing: Slicing | None = None
+    of_length: Mapping[int, "Model"] = field(default_factory=dict)
 
     @property
     def slices(self) -> int:

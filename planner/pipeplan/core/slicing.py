@@ -48,8 +48,17 @@ class SlicedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """The slices of a sequence: their number S, the tokens of each, and what is known of each layer."""
+    """The slices of a sequence: their number S, the tokens of each, and what is known of each layer.
+
+    Slices of unlike ``lengths`` have bytes and workspaces of the longest, of ``tokens``, and times of their own.
+    """
 
     count: int
     tokens: int
     layers: tuple[SlicedLayer, ...]
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """Tokens of each slice."""
+        return self.lengths or (self.tokens,) * self.count

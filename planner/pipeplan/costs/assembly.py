@@ -151,11 +151,10 @@ def _stage(
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
     rebuilt = [int(chain.again[s, i]) for i in again]
-    first_forward, first_backward = (int(table[s, a:b].sum()) for table in (chain.first_forward, chain.first_backward))
-    first_backward += sum(int(chain.first_forward[s, i]) for i in again)
+    forwards, backwards = _slice_times(chain, span, again, (forward, backward + repeated))
     return Stage(
-        forward=_of_slices(forward, first_forward, chain.slices),
-        backward=_of_slices(backward + repeated, first_backward, chain.slices),
+        forward=forwards,
+        backward=backwards,
         input_gradient=input_gradient + repeated,
         weight_gradient=weight_gradient,
         update=update + sum(int(shared.update[s]) for shared in copies),
@@ -168,6 +167,20 @@ def _stage(
         buckets=buckets,
         gather_buckets=gather_buckets,
     )
+
+
+def _slice_times(
+    chain: Chain, span: tuple[int, int, int], again: set[int], totals: tuple[int, int]
+) -> tuple[Times, Times]:
+    """Return the times of the slices of a stage, forward and backward, given those of all of them together."""
+    s, a, b = span
+    if chain.unlike_slices is not None:
+        forward, backward = chain.unlike_slices[s]
+        repeated = backward[:, a:b].sum(axis=1) + forward[:, sorted(again)].sum(axis=1)
+        return tuple(forward[:, a:b].sum(axis=1).tolist()), tuple(repeated.tolist())
+    first_forward, first_backward = (int(table[s, a:b].sum()) for table in (chain.first_forward, chain.first_backward))
+    first_backward += sum(int(chain.first_forward[s, i]) for i in again)
+    return _of_slices(totals[0], first_forward, chain.slices), _of_slices(totals[1], first_backward, chain.slices)
 
 
 def _of_slices(total: int, first: int, count: int) -> Times:

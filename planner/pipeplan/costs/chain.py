@@ -111,6 +111,8 @@ class Chain(LayerTables):
         and received is that of one.
     first_forward, first_backward : array
         Those of the first slice.
+    unlike_slices : tuple of (array, array), optional
+        For each stage ``forward`` and ``backward`` of each slice, shape (slices, n), where their lengths differ.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
     parts, whole : array
@@ -177,6 +179,7 @@ class Chain(LayerTables):
     slices: int = 1
     first_forward: Array = LEFT_OUT
     first_backward: Array = LEFT_OUT
+    unlike_slices: tuple[tuple[Array, Array], ...] | None = None
     parts: Array = LEFT_OUT
     whole: Array = LEFT_OUT
     lost: Array = LEFT_OUT

@@ -1,7 +1,7 @@
 """Cost tables of a model's layers on device groups."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -72,16 +72,22 @@ class Prices:
         key = kind.name, micro_batch
         if key not in self._tables:
             job = self.job
-            costs = layer_costs(
-                self.model,
-                kind,
-                micro_batch,
+            of = partial(
+                layer_costs,
+                kind=kind,
+                micro_batch=micro_batch,
                 extrapolate=job.extrapolate,
                 optimizer=job.optimizer,
                 state_bytes=job.state_bytes,
             )
             try:
-                table = Table(self.model, costs, job.recompute is Recompute.FULL, self._keys(kind, micro_batch))
+                table = Table(
+                    self.model,
+                    of(self.model),
+                    job.recompute is Recompute.FULL,
+                    self._keys(kind, micro_batch),
+                    {tokens: of(model) for tokens, model in self.model.of_length.items()},
+                )
             except OverflowError as error:
                 raise InputError(
                     f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
@@ -338,6 +344,8 @@ class Prices:
         )
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
+        slices = [table.slices for table in tables if table.slices is not None]
+
         def rows(name: str) -> Array:
             return by_stage([getattr(table, name) for table in tables])
 
@@ -349,6 +357,7 @@ class Prices:
             backward=by_stage([backward for _, backward in times]),
             first_forward=rows("first_forward"),
             first_backward=rows("first_backward"),
+            unlike_slices=tuple(slices[number] for number in of_stage) if slices else None,
             slices=self.model.slices,
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),

@@ -4,9 +4,10 @@ A slice is a sample of a shorter sequence: profiles, rooflines and teams price i
 differ, in attention, `pipeplan.costs.table` shares out the time of all of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from pipeplan.core.errors import InputError
@@ -26,23 +27,50 @@ def sliced(model: Model, count: int) -> Model:
     InputError
         If the model cannot run in slices, naming layer and operator, or the number does not divide its tokens.
     """
-    for fault in _faults(model):
-        raise InputError(
-            f"{model.name} does not run in token slices: {fault}; ask for whole sequences (leave slices out, or 1)"
-        )
-    tokens = tokens_of(model)
+    tokens = _tokens_to_cut(model)
     if tokens % count:
         near = sorted((each for each in range(1, tokens + 1) if tokens % each == 0), key=lambda n: (abs(n - count), n))
         raise InputError(
             f"{count} token slices (slices) do not divide the {tokens} tokens of a sample of {model.name}; the nearest "
             f"numbers that do are {' and '.join(map(str, sorted(near[:2])))}"
         )
+    return _of_length(model, Fraction(1, count), Slicing(count, tokens // count, ()))
+
+
+def cut(model: Model, lengths: Sequence[int]) -> Model:
+    """Return the model of which a sample is a slice of a sequence that is cut into slices of these tokens.
+
+    Raises
+    ------
+    InputError
+        If the model cannot run in slices.
+    """
+    tokens = _tokens_to_cut(model)
+    if sum(lengths) != tokens or min(lengths) < 1:
+        raise ValueError(f"slices of {lengths} do not make up {tokens} tokens")
+    models = {own: _of_length(model, Fraction(own, tokens), Slicing(1, own, ())) for own in sorted({*lengths})}
+    longest = models[max(lengths)]
+    assert longest.slicing is not None
+    own = Slicing(len(lengths), max(lengths), longest.slicing.layers, tuple(lengths))
+    return replace(longest, slicing=own, of_length=models)
+
+
+def _tokens_to_cut(model: Model) -> int:
+    for fault in _faults(model):
+        raise InputError(
+            f"{model.name} does not run in token slices: {fault}; ask for whole sequences (leave slices out, or 1)"
+        )
+    return tokens_of(model)
+
+
+def _of_length(model: Model, part: Fraction, slicing: Slicing) -> Model:
+    """The model of which a sample is this part of a sequence."""
     return replace(
         model,
-        layers=tuple(_layer(layer, count) for layer in model.layers),
-        operators={name: _graph(graph, count) for name, graph in model.operators.items()},
-        profiles=tuple(_profiles(model, count)),
-        slicing=Slicing(count, tokens // count, tuple(_sliced_layer(model, layer, count) for layer in model.layers)),
+        layers=tuple(_layer(layer, part) for layer in model.layers),
+        operators={name: _graph(graph, part) for name, graph in model.operators.items()},
+        profiles=tuple(_profiles(model, part)),
+        slicing=replace(slicing, layers=tuple(_sliced_layer(model, layer, part) for layer in model.layers)),
     )
 
 
@@ -82,7 +110,7 @@ def _mixes(operator: Operator, tokens: int) -> str | None:
     return None
 
 
-def _sliced_layer(model: Model, layer: Layer, count: int) -> SlicedLayer:
+def _sliced_layer(model: Model, layer: Layer, part: Fraction) -> SlicedLayer:
     operators = model.operators[layer.operators].operators
     attention = [each for each in operators if each.attention is not None]
 
@@ -90,47 +118,47 @@ def _sliced_layer(model: Model, layer: Layer, count: int) -> SlicedLayer:
         own, every = (sum(getattr(each, name) for each in row for name in passes) for row in (attention, operators))
         return Fraction(own, every) if every else Fraction(0)
 
-    keys = {each.name: -(-each.attention.keys // count) for each in attention if each.attention is not None}
+    keys = {each.name: ceil(each.attention.keys * part) for each in attention if each.attention is not None}
     return SlicedLayer(share("forward_flops"), share("input_gradient_flops", "weight_gradient_flops"), keys)
 
 
-def _layer(layer: Layer, count: int) -> Layer:
+def _layer(layer: Layer, part: Fraction) -> Layer:
     if layer.work is None:
         return layer
     names = ("forward_flops", "input_gradient_flops", "weight_gradient_flops", "output", "saved", "workspace")
-    parts: dict[str, Any] = {name: -(-getattr(layer.work, name) // count) for name in names}
+    parts: dict[str, Any] = {name: ceil(getattr(layer.work, name) * part) for name in names}
     return replace(layer, work=replace(layer.work, **parts))
 
 
-def _graph(graph: OperatorGraph, count: int) -> OperatorGraph:
+def _graph(graph: OperatorGraph, part: Fraction) -> OperatorGraph:
     """The operators of a layer for one slice: what has tokens is a part."""
     return replace(
         graph,
-        operators=tuple(_operator(each, count) for each in graph.operators),
-        inputs={name: -(-size // count) for name, size in graph.inputs.items()},
-        loss=graph.loss and replace(graph.loss, rows=-(-graph.loss.rows // count)),
+        operators=tuple(_operator(each, part) for each in graph.operators),
+        inputs={name: ceil(size * part) for name, size in graph.inputs.items()},
+        loss=graph.loss and replace(graph.loss, rows=ceil(graph.loss.rows * part)),
     )
 
 
-def _operator(operator: Operator, count: int) -> Operator:
+def _operator(operator: Operator, part: Fraction) -> Operator:
     if not operator.reads:
         return operator
     names = ("output", "forward_flops", "input_gradient_flops", "weight_gradient_flops")
     attention = operator.attention
     if attention is not None:
-        queries, keys = (-(-size // count) for size in (attention.queries, attention.keys))
+        queries, keys = (ceil(size * part) for size in (attention.queries, attention.keys))
         attention = replace(attention, queries=queries, keys=keys)
-    loops = {loop: parts // count if loop == TOKEN else parts for loop, parts in operator.loops.items()}
-    parts = {name: -(-getattr(operator, name) // count) for name in names}
+    loops = {loop: int(many * part) if loop == TOKEN else many for loop, many in operator.loops.items()}
+    parts = {name: ceil(getattr(operator, name) * part) for name in names}
     return replace(operator, loops=loops, attention=attention, **parts)
 
 
-def _profiles(model: Model, count: int) -> Iterator[Profile]:
+def _profiles(model: Model, part: Fraction) -> Iterator[Profile]:
     """Yield the profiles of slices: of a micro-batch of b samples, what one of b / S takes."""
     for profile in model.profiles:
         known = {each.micro_batch: each.costs for each in model.profiles if each.device == profile.device}
         costs = tuple(
-            _cost({size: row[i] for size, row in known.items()}, Fraction(profile.micro_batch, count))
+            _cost({size: row[i] for size, row in known.items()}, profile.micro_batch * part)
             for i in range(len(model.layers))
         )
         yield replace(profile, costs=costs)

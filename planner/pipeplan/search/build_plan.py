@@ -36,7 +36,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         optimizer=job.optimizer,
         state_bytes=job.state_bytes,
         gradient_bytes=job.gradient_bytes,
-        slices=() if model.slicing is None else (model.slicing.tokens,) * model.slices,
+        slices=() if model.slicing is None else model.slicing.cut,
         stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=evaluated.schedule,
         ranks=evaluated.candidate.ranks,

@@ -63,6 +63,7 @@ class Result(Tabular):
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
     has the bound of each layout, the least first; those that reach the value are excluded. ``late`` says that time was
     over before all ways to split layers over teams were known, so that the others are bounded by their work alone.
+    ``recut`` is the plan with token slices of unlike lengths, if that was asked for and is faster; no bound covers it.
     ``whole`` is what devices of the largest teams run whole. ``irregular`` is what there is without a job's wish for
     regular plans.
 
@@ -120,6 +121,7 @@ class Result(Tabular):
     late: bool = False
     whole: LeftWhole = field(default_factory=LeftWhole)
     irregular: Irregular | None = None
+    recut: Plan | None = None
 
     def __post_init__(self) -> None:
         if self.bound > self.value:
@@ -168,6 +170,7 @@ def as_text(result: Result) -> str:
         *_stages(plan),
         *_shared_weights(plan),
         *([] if result.irregular is None else [result.irregular.line(result.value, result.bound)]),
+        *_recut(result),
         *(line for note in result.whole.as_text() for line in wrapped(note)),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
@@ -183,6 +186,16 @@ def as_text(result: Result) -> str:
     ]
     lines += _not_tried(late, result.stop)
     return "\n".join([*lines, *result.searched.lines()])
+
+
+def _recut(result: Result) -> Iterator[str]:
+    """Yield lines on the plan with slices of unlike lengths."""
+    if result.recut is not None:
+        time, own = result.recut.period or result.recut.step_time, result.recut.slices
+        yield from wrapped(
+            f"cut again: with {len(own)} slices of {min(own)} to {max(own)} tokens this plan takes {format_time(time)} "
+            f"({_more(time, result.value)}); the bound is that of equal slices"
+        )
 
 
 def _not_tried(late: Sequence[Baseline], stop: Stop) -> Iterator[str]:
@@ -250,6 +263,9 @@ def _beside(result: Result) -> dict[str, object]:
         found["irregular"] = result.irregular.as_json(result.value, result.bound)
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
+    if result.recut is not None:
+        time = result.recut.period or result.recut.step_time
+        found["recut"] = {"slices": list(result.recut.slices), "time_s": time / 1e9}
     if result.whole.operators or result.whole.lengths:
         found["whole_in_teams"] = result.whole.as_json()
     if result.layouts:

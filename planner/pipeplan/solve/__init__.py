@@ -47,6 +47,7 @@ def solve(
     example_inputs: Any = None,
     proposals: Proposals | None = None,
     price_regular: bool = True,
+    unequal_slices: bool = False,
     beside: Sequence[str] = (),
     **options: Any,
 ) -> Result:
@@ -91,6 +92,9 @@ def solve(
     price_regular : bool
         For a job that asks for regular plans: use up to 30 % of the time limit for plans that need not be regular, and
         state what regularity costs.
+    unequal_slices : bool
+        For a job with ``slices``: cut the answer's sequences again, into slices of unlike lengths, if that is faster
+        (`Result.recut`).
     beside : sequence of str
         Partitioners and baseline planners whose plans are always judged, even if their own computation takes longer
         than the time limit. The others read "not tried" then.
@@ -128,7 +132,7 @@ def solve(
     wants_price = question.job.regular and price_regular
     solving = Solving(question, means, time_limit * (FOR_CHOICE * (varying is not None) + FOR_IRREGULAR * wants_price))
     solving.run()
-    found = solving.result(None if varying is None else solving.choose(varying))
+    found = solving.result(None if varying is None else solving.choose(varying), unequal_slices)
     return _with_irregular(found, question, means, solving) if wants_price else found
 
 

@@ -30,6 +30,7 @@ from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
+from pipeplan.search.recut import recut
 from pipeplan.search.result import Result
 from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
@@ -266,7 +267,7 @@ class Solving:
 
     @nearly_done()
     @without_collector()
-    def result(self, choice: Choice | None = None) -> Result:
+    def result(self, choice: Choice | None = None, unequal_slices: bool = False) -> Result:
         """Build the plan that was chosen, check it, and return it with all that is known about it."""
         chosen, search, spaces = self._incumbent if choice is None else choice.chosen, self.search, self.spaces
         model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
@@ -289,13 +290,20 @@ class Solving:
             layouts=search.bounds_by_part(),
             late=spaces.late,
             whole=left_whole(plan, model, cluster, job),
+            recut=self._recut(chosen) if unequal_slices else None,
         )
 
-    def _plan(self, chosen: EvaluatedPlan) -> Plan:
-        """The plan on all devices of teams, checked."""
+    def _recut(self, chosen: EvaluatedPlan) -> Plan | None:
+        """The plan with slices of unlike lengths, if it is faster."""
+        found = recut(self.asked.model, self.spaces.of(chosen.candidate), chosen)
+        return None if found is None else self._plan(found[1], found[0])
+
+    def _plan(self, chosen: EvaluatedPlan, space: Space | None = None) -> Plan:
+        """The plan on all devices of teams, checked; ``space``: where it lies, if outside those that are searched."""
         model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
-        space = self.spaces.of(chosen.candidate)
-        plan = build_plan(space.model, space.cluster, job, chosen, self.search.bound)
+        bound = self.search.bound if space is None else 0  # which says that nothing is proved
+        space = space or self.spaces.of(chosen.candidate)
+        plan = build_plan(space.model, space.cluster, job, chosen, bound)
         validate_plan(plan, space.model, space.cluster)
         return replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
 
