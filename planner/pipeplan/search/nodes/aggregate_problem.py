@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _problem(
 
     deepest = min(layers, max(job.depths, default=layers))
     sliced = space.model.slices > 1
-    first = {f"ahead_{name}": rows(f"first_{name}") for name in ("forward", "backward") if sliced}
+    first: dict[str, Any] = {f"ahead_{name}": rows(f"first_{name}") for name in ("forward", "backward") if sliced}
     kinds = range(len(classes)) if home is None else home
     return ChainAllocation(
         forward=np.stack([forward for forward, _ in passes]),
