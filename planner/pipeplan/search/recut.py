@@ -52,7 +52,10 @@ def recut(model: Model, space: Space, found: EvaluatedPlan) -> tuple[Space, Eval
     report = solve(Slicing(times, found.candidate.depth, many), Limits(time=SECONDS))
     if report.solution is None:
         return None
-    own = _space(model, space, [unit * int(each) for each in np.diff(report.solution)])
+    lengths = [unit * int(each) for each in np.diff(report.solution)]
+    if lengths == [tokens // chain.slices] * chain.slices:
+        return None
+    own = _space(model, space, lengths)
     for candidate in own.candidates(chain.groups, chain.micro_batch):
         if candidate.family.name == found.candidate.family.name and candidate.fits(found.boundaries):
             again = evaluate(own.cluster, candidate, found.boundaries)
