@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -89,12 +88,12 @@ def _problem(
 
     deepest = min(layers, max(job.depths, default=layers))
     sliced = space.model.slices > 1
-    first: dict[str, Any] = {f"ahead_{name}": rows(f"first_{name}") for name in ("forward", "backward") if sliced}
     kinds = range(len(classes)) if home is None else home
     return ChainAllocation(
         forward=np.stack([forward for forward, _ in passes]),
         backward=np.stack([backward for _, backward in passes]),
-        **first,
+        ahead_forward=rows("first_forward") if sliced else None,
+        ahead_backward=rows("first_backward") if sliced else None,
         round_trip="ahead" if sliced else "own",
         slices=space.model.slices,
         **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
