@@ -20,7 +20,7 @@ from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.fpga import with_divided_layers
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, SLICED
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import ranked
@@ -165,7 +165,7 @@ def compare(
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="compare", **options)
     how = {"robust": robust, "gap": gap, "backend": backend, "workers": workers, "seed": seed}
     with plugged_in(plug_ins) as (_, handed):
-        families = question.job.schedules or default_schedules(question.cluster, question.job)
+        families = question.job.schedules or _default_families(question)
         if handed:
             families = tuple(dict.fromkeys((*families, *handed)))
             question = replace(question, job=replace(question.job, schedules=families))
@@ -245,7 +245,15 @@ def _under(job: Job, name: str) -> Job:
     """The job under one family, at those levels of ZeRO that run it, as where `solve` has several families."""
     lanes = name in FAMILIES and FAMILIES[name].two_lanes
     levels = tuple(level for level in job.zero if not lanes or level < SHARDED)
-    return replace(job, schedules=(name,), zero=levels or job.zero)
+    slices = tuple(count for count in job.slices if (count > 1) == (name in SLICED))
+    return replace(job, schedules=(name,), zero=levels or job.zero, slices=slices)
+
+
+def _default_families(question: Question) -> tuple[str, ...]:
+    """The families that suit the cluster, and those of token slices if some are asked for."""
+    slices = question.job.slices or (1,)
+    whole = default_schedules(question.cluster, question.job) if 1 in slices else ()
+    return (*whole, *(SLICED if max(slices) > 1 else ()))
 
 
 def _order(row: Row) -> tuple[bool, int, bool]:
@@ -259,7 +267,7 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
         return value / bound - 1 if bound else None
 
     plan = result.plan
-    label = f"{plan.shape}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    label = f"{plan.shape}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}{plan.cut}"
     label += zero_suffix(plan.zero) + team_suffix(plan.teams, plan.parallelism, mesh=plan.mesh)
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):

@@ -209,12 +209,12 @@ class Plan(Tabular):
         many = counted(self.micro_batches, "micro-batch")
         teams = team_suffix(self.teams, self.parallelism, mesh=self.mesh)
         return (
-            f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}{self._cut}, "
+            f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}{self.cut}, "
             f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
         )
 
     @property
-    def _cut(self) -> str:
+    def cut(self) -> str:
         """How sequences are cut, as a suffix: ``' in 32 slices of 256 tokens'``."""
         if not self.slices:
             return ""

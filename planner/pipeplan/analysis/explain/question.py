@@ -178,7 +178,7 @@ def _explanation(
     path = portions(setting)
     alone = sensitivities(setting)
     shape = f"{plan.shape} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
-    many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}{plan.cut}"
     many += team_suffix(plan.teams, plan.parallelism, mesh=plan.mesh)
     times = f"step {format_time(setting.step)}, {plan.proof}"
     return Explanation(
