@@ -15,6 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules import FAMILIES
+from pipeplan.schedules.slices import sliced_families
 from pipeplan_executor import RunError
 from pipeplan_executor import run as execute
 from pipeplan_executor.train.saving import Saving
@@ -83,6 +84,16 @@ def test_teams_that_cannot_divide_slices_are_refused() -> None:
     plan = in_teams(planned(tiny_decoder, (1,), (3, 3)), module, SHARDS, 2, names[1:-1])
     with pytest.raises(RunError, match="slices of 3 tokens cannot be split in a team"):
         error(plan)
+
+
+@pytest.mark.slow
+def test_families_of_slices_run_and_forwards_alone() -> None:
+    """On two replicas of two stages: each takes its micro-batches with all their slices."""
+    for family in sliced_families(3):
+        plan = replace(planned(tiny_decoder, (2, 2), (2, 2, 2)), schedule=family.write((2, 2), 4))
+        assert error(plan) < EXACT
+    found = execute(plan, tiny_decoder, steps=2, warmup=0, prefill=True, timeout=300)
+    assert len(found.step_times) == 2 and not found.losses
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,14 +17,18 @@ from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from helpers.sliced import on_one_rank, sliced
 from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Stage, Transfer
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import call
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
+from pipeplan.schedules.family import Family
+from pipeplan.schedules.slices import sliced_families
 from pipeplan_executor.stages.sliced_loss import SlicedLoss
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.prefill import prefill_time
 from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.verify import verify
 from pipeplan_executor.zoo.decoder import Block, Embedding
@@ -106,6 +111,16 @@ def test_what_is_evaluated_and_predicted_is_that_of_whole_sequences() -> None:
         made = call(materialised(pipeline.fitted, seed=2, dtype=torch.float64), inputs)
     assert pipeline.evaluate(inputs, targets) == pytest.approx(float(pipeline.workload.loss(made, targets)), rel=1e-9)
     assert torch.allclose(pipeline.predict(inputs), made)
+
+
+@pytest.mark.parametrize("family", sliced_families(3))
+def test_forwards_alone_take_the_way_of_the_last_slice(family: Family) -> None:
+    """Of equal stages a slice follows the one before it; later slices take longer, and backwards nothing."""
+    stage = Stage((10, 20, 30), (50, 50, 50))
+    plan = planned(models.tiny_decoder, (2, 2, 2))
+    ends = {"placement": ((0,), (1,)), "transfers": ((Transfer(),),), "returns": ((Transfer(5),),)}
+    pipeline = replace(plan.pipeline, stages=(stage, stage), runtime=(0, 0), limits=(2**40,) * 2, **ends)
+    assert prefill_time(replace(plan, schedule=family.write((1, 1), 1), pipeline=pipeline)) == 10 + 20 + 30 + 30
 
 
 class Window(nn.Module):

@@ -23,6 +23,9 @@ def configure(parser: ArgumentParser) -> None:
     add_run(parser)
     what, steps, files = (group(parser, title) for title in ("plan and model", "steps", OUTPUT))
     steps.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
+    steps.add_argument(
+        "--prefill", action="store_true", help="forwards of the plan's order alone: with token slices, chunked prefill"
+    )
     what.add_argument("--seed", type=int, default=0, help="of weights and batches")
     what.add_argument(
         "--weights",
@@ -52,6 +55,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Run, print, draw; raise if the gradients are wrong."""
+    from pipeplan.cli.questions import given
+    from pipeplan.core.errors import InputError
     from pipeplan.core.plan import Plan
     from pipeplan_executor.calibrate.engine import engine_work
     from pipeplan_executor.processes.devices import choose
@@ -61,6 +66,8 @@ def run(options: Namespace) -> int:
     if is_first():
         outputs = {"files": ("trace",), "pictures": ("plot",), "pages": ("report",), "folders": ("checkpoint",)}
         try_outputs(options, **outputs, inputs=("plan",))
+    if options.prefill and (found := given(options, ("trace", "plot", "report", "json", "verify", "checkpoint"))):
+        raise InputError(f"forwards alone (--prefill) print one line: leave out {' and '.join(found)}")
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first():
@@ -75,8 +82,11 @@ def run(options: Namespace) -> int:
         restarts=options.restarts,
         device=options.device,
         tensor_parallel=options.tensor_parallel,
+        prefill=options.prefill,
     )
-    if is_first():
+    if is_first() and options.prefill:
+        show(prefill_text(plan, report), options, "trace")
+    elif is_first():
         engine = engine_work(plan, report) if choose(options.device, 1) == "cpu" else None
         text = json.dumps(as_json(plan, report, engine), indent=2) if options.json else as_text(plan, report, engine)
         show("\n".join(filter(None, (untimed(options, report) * (not options.json), text))), options, "trace")
@@ -133,6 +143,18 @@ def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
         "tensor_parallel": report.tensor_parallel,
         "repeated_layers": list(report.repeated),
     }
+
+
+def prefill_text(plan: "Plan", report: "RunReport") -> str:
+    """Return the time of the forwards of a batch, beside its prediction."""
+    from pipeplan.core.units import format_time
+    from pipeplan_executor.train.prefill import prefill_time
+
+    predicted = prefill_time(plan)
+    return (
+        f"forwards {format_time(report.step_time)} measured (median of {len(report.step_times)}, {report.spread}), "
+        f"{format_time(predicted)} predicted: {report.off(predicted)}"
+    )
 
 
 def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = None) -> str:

@@ -25,6 +25,7 @@ from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train.memory import forget_peak, peak
 from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline
+from pipeplan_executor.train.prefill import prefill_time
 from pipeplan_executor.train.progress import running
 from pipeplan_executor.train.report import RunReport, Seen, report_of
 from pipeplan_executor.train.saving import Saving
@@ -45,6 +46,7 @@ class _Options:
     precision: str | None
     progress: bool
     tensor_parallel: TensorParallel
+    prefill: bool
 
 
 def run(
@@ -64,6 +66,7 @@ def run(
     precision: str | None = None,
     progress: bool = False,
     tensor_parallel: TensorParallel | int | None = None,
+    prefill: bool = False,
 ) -> RunReport:
     """Train for a few steps on random batches of the workload.
 
@@ -95,6 +98,9 @@ def run(
         Rank 0 shows its steps on standard error (see `pipeplan_executor.train.progress`).
     tensor_parallel : TensorParallel or int, optional
         Number of processes that share a rank: see `pipeplan_executor.Pipeline`. A plan with teams has it.
+    prefill : bool
+        Steps are predictions: the forwards of the plan's order alone, in evaluation mode, without losses. With token
+        slices that is chunked prefill.
 
     Raises
     ------
@@ -135,7 +141,9 @@ def run(
     if not isinstance(weights, str | Path | None):
         raise InputError(f"weights names a file with a state dict, not {shown(weights)}")
     path = None if weights is None else str(weights)
-    options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress, wanted)
+    if prefill and (saving is not None or verify or plan.staleness):
+        raise InputError("forwards alone (prefill) train nothing: leave out checkpoints, verify and staleness")
+    options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress, wanted, prefill)
     lost: list[str] = []
     report: RunReport = launch(
         _rank,
@@ -177,7 +185,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         learning_rate=options.learning_rate,
         precision=options.precision,
         tensor_parallel=options.tensor_parallel,
-        evaluates=False,
+        evaluates=options.prefill,
     )
     seen.repeated = pipeline.fitted.repeated
     # continue from a checkpoint if there is one; predictions are shown only for as many processes as they are for
@@ -185,9 +193,11 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
     seen.rolling = plan.staleness > 0
-    shown = replace(plan, step_time=plan.predicted if options.tensor_parallel.size == plan.team else 0)
+    predicted = prefill_time(plan) if options.prefill else plan.predicted
+    shown = replace(plan, step_time=predicted if options.tensor_parallel.size == plan.team else 0)
     losses: list[float] = []
-    with running(shown, total, quiet=not options.progress or dist.get_rank() > 0) as on_step:
+    told = options.progress and not options.prefill  # which has no losses to tell
+    with running(shown, total, quiet=not told or dist.get_rank() > 0) as on_step:
         for number in range(seen.first, total):
             timed = number >= seen.first + options.warmup
             if number == seen.first + options.warmup:
@@ -200,7 +210,11 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
             if not seen.rolling:
                 dist.barrier()
             start = now()
-            if seen.rolling:
+            loss = 0.0
+            if options.prefill:
+                pipeline.predict(inputs_here)
+                end = now()
+            elif seen.rolling:
                 loss = pipeline.step(inputs_here, targets_here)  # of the batch before
                 end = now()
             else:
@@ -212,14 +226,14 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 seen.starts.append(start)
                 seen.ends.append(end)
                 seen.spans.append(pipeline.recorder.spans)
-            if options.progress:
+            if told:
                 on_step(
                     number + 1, loss, end - start, _largest(peak(), pipeline.tensor_group.rank, len(plan.ranks), device)
                 )
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
     losses = [*losses[1:], pipeline.drain()] if seen.rolling and losses else losses
-    seen.losses = losses[options.warmup :]
+    seen.losses = [] if options.prefill else losses[options.warmup :]
     pipeline.wait()
     seen.peak = peak()
 
