@@ -36,13 +36,13 @@ def names(kind: str) -> tuple[str, ...]:
     from pipeplan.costs.collectives import COLLECTIVES
     from pipeplan.io.datasets import shipped
     from pipeplan.io.device_file import catalogue
-    from pipeplan.schedules import FAMILIES, PLACED
+    from pipeplan.schedules import FAMILIES, PLACED, SLICED
 
     if kind in ("models", "clusters", "experiments"):
         return tuple(shipped(kind))
     return {
         "devices": (*catalogue(),),
-        "schedules": (*FAMILIES, *PLACED),
+        "schedules": (*FAMILIES, *SLICED, *PLACED),
         "balancers": (*PARTITIONERS, *PLANNERS),
         "collectives": (*COLLECTIVES,),
     }[kind]
@@ -69,8 +69,10 @@ def _device(name: str) -> str:
 
 
 def _schedule(name: str) -> str:
-    from pipeplan.schedules import FAMILIES, PLACED
+    from pipeplan.schedules import FAMILIES, PLACED, SLICED
 
+    if name in SLICED:
+        return f"{SLICED[name]} (with --slices)"
     return FAMILIES[name].summary if name in FAMILIES else f"{PLACED[name].summary} (simulated and run, not searched)"
 
 

@@ -116,9 +116,9 @@ def _devices(path: str) -> Iterator[str]:
 
 
 def _schedule(name: str) -> Iterator[str]:
-    from pipeplan.schedules import FAMILIES, PLACED
+    from pipeplan.cli.list import KINDS
 
-    yield f"{name}, a schedule: {FAMILIES[name].summary if name in FAMILIES else PLACED[name].summary}"
+    yield f"{name}, a schedule: {KINDS['schedules'](name)}"
 
 
 def _balancer(name: str) -> Iterator[str]:

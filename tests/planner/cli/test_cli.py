@@ -26,6 +26,7 @@ SOLVE_KEYS = {
     "backend",
     "micro_batch",
     "micro_batches",
+    "slices",
     "zero",
     "schedule",
     "stages",

@@ -75,6 +75,11 @@ class HandWritten:
         whole(self.token_slices, "token_slices", 1)
         if self.token_slices > 1:
             self._check_slices()
+        elif self.schedule in SLICED:
+            raise InputError(
+                f"schedule {self.schedule} runs token slices; say how many the plan has with token_slices "
+                "(--token-slices 4)"
+            )
         if self.chunks is not None:
             whole(self.chunks, "chunks (stages per device)", 1)
         if self.placed:
