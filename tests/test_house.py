@@ -31,7 +31,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "frontend": {"core"},
         "schedules": {"core"},
         "costs": {"core"},
-        "simulate": {"core"},
+        "simulate": {"core", "schedules"},
         "io": {"core", "simulate"},
         "baselines": {"core", "costs"},
         "search": {"core", "schedules", "costs", "simulate", "baselines"},

@@ -152,7 +152,7 @@ def in_role(problem: ChainAllocation, stages: Allocation, role: str) -> tuple[li
 
 def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
     """Right sides of alternation and two trips, or two phases, with e = 0 first, where ``alone`` is E_0 + A."""
-    if problem.objective == "bottleneck" or any(role_tables(problem, role) for role in ROLES):
+    if problem.objective in ("bottleneck", "delayed") or any(role_tables(problem, role) for role in ROLES):
         return [alone]
     found, (forwards, backward) = [alone], in_role(problem, stages, "own")
     replicas = [q.width * problem.unit for q in stages]
@@ -204,13 +204,16 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     wait = [int(hop(p, p.latency, stages, stages[s].kind, s + 1)) for s in range(depth - 1)] + [0]
     into = [least_send_back(p, stages, s) for s in range(depth)]
     period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
-    if p.objective == "bottleneck":
-        samples, waits = p.samples or many, p.overlap == "none"
-        collectives = [reduction(p, place) for place in stages]
+    if p.objective in ("bottleneck", "delayed"):
+        late = p.objective == "delayed"
+        samples, waits = 1 if late else p.samples or many, p.overlap == "none"
+        beside = [reduction(p, place) for place in stages]
+        collectives = [ending(p, place) - x for place, x in zip(stages, beside, strict=True)] if late else beside
         sent = [x + y if waits else 0 for x, y in zip(send, into, strict=True)]
         rows = zip(share, forward, backward, sent, collectives, strict=True)
         loads = [ceil(Fraction(m * (f + b + x) + once, samples)) for m, f, b, x, once in rows]
         links = [ceil(many / x) * max(a, b) // samples for a, b, x in zip(send, back, period, strict=True)]
+        loads += beside * late
         return loads, loads if waits else links
 
     end = ending(p, stages[0])
@@ -244,7 +247,7 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
 
 def reduction(problem: ChainAllocation, place: Place) -> int:
     """R of a stage: its sums, and the gathers of the first stage, or in a long run of every stage."""
-    counts = place.start == 0 or problem.objective == "period"
+    counts = place.start == 0 or problem.objective in ("period", "delayed")
     joint = int(problem.joint[place.kind, problem.widths.index(place.width)]) * (place.end == problem.forward.shape[1])
     return sums(problem, place) + joint + (gathers(problem, place) if counts else 0)
 
@@ -265,7 +268,7 @@ def gathers(problem: ChainAllocation, place: Place) -> int:
 
 def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
     """The largest own ending: a stage's gradients and update come after its backwards; 0 for the bottleneck."""
-    if problem.objective == "bottleneck":
+    if problem.objective in ("bottleneck", "delayed"):
         return 0
     way, most, passes = 0, 0, in_role(problem, stages, "ahead")[0]
     for s, (place, backward) in enumerate(zip(stages, backwards(problem, stages), strict=True)):

@@ -79,6 +79,8 @@ def with_rebuilt(problem: Any) -> Any:
 
 
 ROLES = ("ahead", "service")
+ENDLESS = ("bottleneck", "delayed")
+"""Objectives of pipelines that never drain, which have no bounds of steps."""
 
 
 def with_roles(problem: Any) -> Any:
@@ -167,7 +169,7 @@ def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
     tied = sum(tie.reduce[s] for tie in problem.ties if has_copy(tie, layers))
     tied += sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
     gathers = 0
-    if s == 0 or problem.objective == "period":
+    if s == 0 or problem.objective in ("period", "delayed"):
         first, beside = ([int(table[s, i]) for i in layers] for table in (problem.gather, problem.gather_hides))
         gathers = exposed(first, beside, int(problem.gather_base[s]))
     return exposed(parts, hides, int(problem.reduce_base[s])) + gathers + tied
@@ -213,6 +215,10 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         forward[s] + backward[s] + (send[s] if waits and s < last else 0) + (back[s - 1] if waits and s > 0 else 0)
         for s in stages
     ]
+    if p.objective == "delayed":
+        busy = [] if waits else [carried[s] * link[s] for s in range(last)]
+        steps = [many[s] * work[s] + update[s] for s in stages]
+        return max(steps + busy + [reduction(p, boundaries, s) for s in stages])
     if p.objective == "bottleneck":
         samples = p.samples or p.micro_batches
         busy = [] if waits else [carried[s] * link[s] // samples for s in range(last)]
@@ -294,7 +300,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
     linked = draw(st.sampled_from([0, 1, 5]))
     memory = "free" if roomy else draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
     equal = draw(st.booleans())
-    kind = draw(st.sampled_from(["step", "step", "period", "bottleneck"]))
+    kind = draw(st.sampled_from(["step", "step", "period", "bottleneck", "delayed"]))
 
     def table(rows, columns, top):
         values = rng.integers(0, top + 1, (rows, columns))
@@ -316,7 +322,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
             counts(depth) if rng.integers(2) else (),
             ((0, tuple(rng.integers(0, 9 * largest, n - 1).tolist())),) if depth > 1 and rng.integers(2) else (),
         )
-        for _ in range(draw(st.integers(0, cuts)) if kind != "bottleneck" else 0)
+        for _ in range(draw(st.integers(0, cuts)) if kind not in ENDLESS else 0)
     )
     problem = ChainPartition(
         forward=table(depth, n, largest),
@@ -373,7 +379,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     found["alternating"] = draw(st.booleans())
     if problem.objective == "bottleneck" and draw(st.booleans()):
         found["samples"] = many * draw(st.integers(1, 4))
-    if problem.objective != "bottleneck" and depth > 1 and draw(st.booleans()):
+    if problem.objective not in ENDLESS and depth > 1 and draw(st.booleans()):
         found["resources"] = tuple(random_resource(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):
         found["warm_up"] = rng.integers(0, many + 2, depth)

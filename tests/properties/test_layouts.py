@@ -127,7 +127,7 @@ def mixed_spaces() -> Iterator[Space]:
     model, cluster, job = objects(question(7532))
     for counts in ((2, 5), (8, 4)):
         nodes = tuple(Node(("a",) * many, node.link) for many, node in zip(counts, cluster.nodes, strict=True))
-        yield from Spaces(model, replace(cluster, nodes=nodes), replace(job, batch=8)).mixed
+        yield from Spaces(model, replace(cluster, nodes=nodes), replace(job, batch=8, staleness=0)).mixed
 
 
 def walked(space: Space, draw: Random) -> Iterator[Layout]:

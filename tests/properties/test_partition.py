@@ -33,7 +33,7 @@ def problems(draw: st.DrawFn, cuts: bool = True) -> ChainPartition:
     def row(size: int) -> tuple[int, ...]:
         return tuple(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)))
 
-    objective = draw(st.sampled_from(["step", "step", "bottleneck"]))
+    objective = draw(st.sampled_from(["step", "step", "bottleneck", "delayed"]))
     paths = tuple(
         PathCut(row(stages), row(stages), row(stages), row(stages - 1), row(stages - 1), draw(st.integers(0, 9)))
         for _ in range(draw(st.integers(0, 2)) if cuts and objective == "step" else 0)
@@ -43,6 +43,8 @@ def problems(draw: st.DrawFn, cuts: bool = True) -> ChainPartition:
         forward=table(stages, n),
         backward=table(stages, n),
         update=table(stages, n),
+        reduce=(objective == "delayed") * 3 * table(stages, n),
+        reduce_base=(objective == "delayed") * table(stages),
         send=table(stages - 1, n - 1),
         send_back=table(stages - 1, n - 1),
         link=table(stages - 1, n - 1),
@@ -86,6 +88,11 @@ def value(p: ChainPartition, edges: tuple[int, ...]) -> int:
         w.append(f[s] + b[s] + (out + back if mode == "none" else 0))
     if p.objective == "bottleneck":
         return max(w + (busy if mode != "none" else []))
+    if p.objective == "delayed":
+        r = [sum(map(int, p.reduce[s, x:y])) for s, (x, y) in enumerate(spans)]
+        r = [x + int(p.reduce_base[s]) * (x > 0) for s, x in enumerate(r)]
+        work = [m * x + y for x, y in zip(w, u, strict=True)]
+        return max(work + r + [m * x for x in busy if mode != "none"])
     right = []
     for s in range(last + 1):
         head = u[0] + sum(f[t] + b[t] + 2 * wait[t] for t in range(s))

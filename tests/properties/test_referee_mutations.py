@@ -18,6 +18,7 @@ from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.core.schedule import Kind
 from pipeplan.core.strategies import PARTIAL, Placements, Strategy
 from pipeplan.costs import assembly
 from pipeplan.costs.collectives import Ring
@@ -1263,3 +1264,60 @@ def test_whole_backwards_that_take_no_time_in_a_split_stage_are_noticed(monkeypa
     assert not judge(document, ask(document)).faults
     monkeypatch.setattr(assembly, "_without_parts", lambda *_: 0)
     assert judge(document, ask(document)).faults
+
+
+def late(document: dict[str, Any]) -> bool:
+    """Gradients are one step late."""
+    return document["job"].get("staleness") == 1
+
+
+def in_two_stages(document: dict[str, Any]) -> None:
+    """Two stages of two replicas whose sums take long, with one step of delay."""
+    share_of_the_optimizer(document)
+    names = [layer["name"] for layer in document["model"]["layers"]]
+    kind = min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 4, "link": {"bandwidth": 10**8}}
+    document["cluster"] |= {"nodes": [node], "network": None, "overlap": True}
+    document["job"] |= {"objective": "period", "staleness": 1, "batch": 4, "micro_batches": [4]}
+    document["job"] |= {"depths": [min(2, len(names))], "recompute": "none"}
+    document["solve"] |= {"gap": 0.0, "time_limit": 60.0}
+
+
+def test_one_version_of_the_weights_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans with one step of delay keep two, and two buffers of gradients."""
+    init = Kept.__init__
+    monkeypatch.setattr(Kept, "__init__", lambda own, *rest: (init(own, *rest), setattr(own, "versions", 1))[0])
+    assert "bytes" in noticed(late, first=8)
+
+
+def test_sums_that_nobody_waits_for_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates of late gradients behind the next batch, whether the sums have ended or not."""
+    structure = import_module("pipeplan.simulate.structure")
+    monkeypatch.setattr(structure, "OF_STEPS", {**structure.OF_STEPS, "U": ("I", "W")})
+    assert "the plan's value is" in noticed(lambda document: True, in_two_stages, first=39)
+
+
+def test_updates_at_another_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the next batch although gathers follow."""
+    stale = import_module("pipeplan.schedules.stale")
+    rolling = import_module("pipeplan.simulate.rolling")
+    written = stale.through_batches
+    monkeypatch.setattr(
+        rolling,
+        "through_batches",
+        lambda schedule, batches, gathers: _with_gathers_late(written(schedule, batches), gathers),
+    )
+    assert "the plan's value is" in noticed(lambda document: True, in_two_stages, first=39)
+
+
+def _with_gathers_late(schedule: Any, gathers: Sequence[int]) -> Any:
+    """The lists of level 0, with gathers behind their updates."""
+    update, gather = Kind.UPDATE, Kind.GATHER
+
+    def row(order: Any) -> Any:
+        for action in order:
+            yield action
+            if action.kind is update and action.stage in gathers:
+                yield action._replace(kind=gather)
+
+    return replace(schedule, orders=tuple(tuple(row(order)) for order in schedule.orders))

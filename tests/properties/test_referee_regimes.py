@@ -101,6 +101,13 @@ def choosing(document: dict[str, Any]) -> None:
     document["job"] |= {"intra_layer": False, "extrapolate": True}
 
 
+def late(document: dict[str, Any]) -> None:
+    """Gradients are one step late, on devices in any order."""
+    schedules = [name for name in document["job"].get("schedules", ()) if name.startswith("1f1b")]
+    document["job"] |= {"objective": "period", "staleness": 1, "schedules": schedules, "intra_layer": False}
+    document["job"]["zero"] = [level for level in document["job"].get("zero", ()) if level < 2]
+
+
 AGGREGATES = ((space, "FEW", 0), (space, "PAIRS", 0))
 UNLISTED = (listing, "MOST", 0)
 LARGE = (*AGGREGATES, (layouts, "SMALL_CELLS", 0))
@@ -169,6 +176,31 @@ REGIMES = {
         suits=lambda own: own["job"].get("order") == "given",
         first=130,
     ),
+    "tree of aggregates, late gradients": Regime(
+        AggregateNode, "_below", AGGREGATES, suits=free, change=late, first=21
+    ),
+    "large aggregates, late gradients": Regime(
+        AggregateNode,
+        "advance",
+        LARGE,
+        exact=False,
+        when=lambda own, _: not own[0].small,
+        suits=free,
+        change=late,
+        first=170,
+    ),
+    "many partitions, late gradients": Regime(
+        family_node.FamilyNode, "advance", (UNLISTED,), suits=free, change=late, first=39
+    ),
+    "boxes of counts, late gradients": Regime(
+        InFlightBox,
+        "halves",
+        ((flights, "FEW", 1),),
+        suits=lambda own: free(own) and step(own),
+        change=lambda document: (choosing(document), late(document))[-1],
+        first=157,
+    ),
+    "listed partitions, late gradients": Regime(PartitionsNode, "advance", suits=free, change=late, first=39),
     "sorted shapes": Regime(ShapesNode, "advance", when=lambda _, step: bool(step.nodes), first=37),
     "enumerated shapes": Regime(shapes.DeviceGroupsNode, "advance", ((space, "PAIRS", 0),), first=37),
     "listed partitions": Regime(PartitionsNode, "advance", first=39),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from itertools import count as counter
 
-from . import bottleneck, simulate, space
+from . import bottleneck, delayed, simulate, space
 from .costs import Groups, sizes
 from .documents import Question
 from .prices import Prices
@@ -51,6 +51,8 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group}, question.slices)
     first = [sum(plan.replicas[:s]) for s in range(len(stages))]
     homes = [range(a, a + r) for a, r in zip(first, plan.replicas, strict=True)]
+    if question.job["staleness"]:
+        return delayed.period(plan.family, plan.replicas, micro_batches, homes, stages, ways, question.overlap, tied)
     run = lists, homes, stages, ways, question.overlap, plan.family.lanes, tied
     if question.job["objective"] == "period":
         return simulate.period(*run, together=question.level > 1, slices=question.slices)
@@ -83,7 +85,8 @@ def floor(question: Question, prices: Prices, plan: Plan) -> int:
         again = {i: rows[i][0] for i in (plan.again[s] if plan.again else ())}
         busy = sum(sum(each) for row in (*rows.values(), again.values()) for each in row)
         least = max(least, way + share(len(plan.groups[s]), micro_batches) * busy)
-        way += sum(each[0] for row in (*rows.values(), again.values()) for each in row)
+        alone = sum(each[0] for row in (*rows.values(), again.values()) for each in row)
+        way += alone * (not question.job["staleness"])
     return least
 
 

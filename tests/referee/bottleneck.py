@@ -13,12 +13,14 @@ def largest_load(
     micro_batches: int,
     samples: int,
     overlap: str,
+    once: Sequence[int] | None = None,
 ) -> int:
     """Nanoseconds per sample.
 
-    A stage of r replicas works on ⌈M / r⌉ of M micro-batches and sums its gradients once a step; a device that cannot
-    compute while it sends spends the sending too. Otherwise the busiest link resource of each boundary is a load of its
-    own. Where pairs of replicas differ in their links, the fastest one's time counts for all.
+    A stage of r replicas works on ⌈M / r⌉ of M micro-batches and sums its gradients once a step (or does what ``once``
+    says for it); a device that cannot compute while it sends spends the sending too. Otherwise the busiest link
+    resource of each boundary is a load of its own. Where pairs of replicas differ in their links, the fastest one's
+    time counts for all.
     """
     sends = [min(way.occupancy for pair in row for way in pair) for row in ways]
     worst = 0
@@ -26,7 +28,10 @@ def largest_load(
         busy = stage.forward + stage.backward
         if overlap == "none":
             busy += sum(sends[max(s - 1, 0) : s + 1])
-        worst = max(worst, -(-(-(-micro_batches // replicas[s]) * busy + stage.reduce) // samples))
+        worst = max(
+            worst,
+            -(-(-(-micro_batches // replicas[s]) * busy + (stage.reduce if once is None else once[s])) // samples),
+        )
     if overlap == "none":
         return worst
     for row, send in zip(ways, sends, strict=True):

@@ -22,6 +22,7 @@ from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
 from pipeplan.search.result import Result
 from pipeplan.search.space import spaces
+from pipeplan.simulate import makespan
 from pipeplan.solve import solve
 
 from .collectives import Halving, Tree
@@ -145,7 +146,7 @@ def as_document(result: Result) -> Document:
             for order in plan.schedule.orders
         ],
         "peaks": list(result.timeline.peaks),
-        "makespan": result.timeline.makespan,
+        "makespan": makespan(plan.schedule, plan.pipeline),
         "stages": [
             {
                 "layers": list(stage.layers),

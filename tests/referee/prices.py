@@ -140,9 +140,12 @@ class Prices:
         copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
         own += sum(-(-self.question.frozen[i] // (count if level == 3 else 1)) for i in layers[s])
         own += sum(size for tied, size in self.question.frozen_ties if _copied(tied, layers[s]))
-        return own + sum(
+        own += sum(
             size + gradient_bytes(self.question, size) - (-state_bytes(self.question, size) // share) for size in copies
         )
+        again = [parameters[i] + gradients[i] for i in layers[s]]  # the second version, and its gradients
+        again += [size + gradient_bytes(self.question, size) for size in copies]
+        return own + sum(again if self.question.job["staleness"] else ())
 
     def recomputed(
         self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int, in_flight: int, lanes: int
@@ -187,6 +190,7 @@ class Prices:
             if _copied(tied, own):
                 whole = question.parameters_on(kind)[tied[0]]
                 update += -(-(table[tied[0]].update * bytes_ // whole) // share)
+        update += self._lost(groups, s, own) if question.job["staleness"] else 0
         received = self.received(groups, size, layers, s)
         full = question.job["recompute"] == "full"  # then the backward's own waits are all
         every = range(question.n)  # what is computed again waits as if its stage began with the first layer
@@ -212,6 +216,14 @@ class Prices:
             slices=self._stage_slices(kind, size, own, again),
         )
 
+    def _lost(self, groups: Groups, s: int, own: Sequence[int]) -> int:
+        """Nanoseconds of work that are not done beside another batch's sums and gathers, of each layer by itself."""
+        kind, around = groups[s][0].kind, ring(self.question, groups, (s,))
+        ways = 2 if self.question.level else 1  # sums and gathers, or one collective of both
+        around, pace = replace(around, halves=2 // ways), self.pace(kind)
+        times = [around.moves(self.question.parameters_on(kind)[i]) for i in own]
+        return ways * sum(time - ceil(pace * time) for time in times)
+
     def gather(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> int:
         """Nanoseconds for which the first forwards wait for what other replicas have updated; copies come first."""
         question, kind = self.question, groups[s][0].kind
@@ -221,9 +233,10 @@ class Prices:
             return sum(self._waits(groups, size, s, own).values())
         half = replace(ring(question, groups, (s,)), halves=1)
         copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
-        pace = self.pace(kind)
+        pace = self._pace_at_ends(kind)
+        hides = pace and not question.job["staleness"]
         hidden, parameters = (
-            [self.of_slices(kind, size, i)[0][0] if pace else 0 for i in own],
+            [self.of_slices(kind, size, i)[0][0] if hides else 0 for i in own],
             question.parameters_on(kind),
         )
         waits = wait_for_gathers([done(half.moves(parameters[i]), pace) for i in own], hidden, half.latency)
@@ -294,6 +307,10 @@ class Prices:
             return Fraction(0)
         return Fraction(str(self.question.kinds[kind].get("speed_beside_collectives", 1)))
 
+    def _pace_at_ends(self, kind: str) -> Fraction:
+        """The same beside sums and gathers at the ends of a step; those of other batches take all of their time."""
+        return Fraction(1) if self.question.job["staleness"] else self.pace(kind)
+
     def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:
         """Nanoseconds of a stage's forward and backward; sharded ones wait for gathers and for sums."""
         question, kind = self.question, groups[s][0].kind
@@ -361,7 +378,7 @@ class Prices:
         if question.level and question.job["objective"] != "bottleneck":
             rings = [replace(each, halves=1) for each in rings]
         ends = question.job["objective"] != "bottleneck"
-        paces = [self.pace(group[0].kind) if ends else Fraction(0) for group in groups]
+        paces = [self._pace_at_ends(group[0].kind) if ends else Fraction(0) for group in groups]
         parts = [question.parameters_on(group[0].kind) for group in groups]
         whole_moves = [{i: rings[s].moves(parts[s][i]) for i in own} for s, own in enumerate(layers)]
         moves = [{i: done(time, paces[s]) for i, time in own.items()} for s, own in enumerate(whole_moves)]
@@ -395,7 +412,7 @@ class Prices:
     def hidden(self, kind: str, size: int, layer: int) -> int:
         """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed."""
         job, table = self.question.job, self.table(kind, size)
-        if not self.pace(kind) or job["objective"] == "bottleneck":
+        if not self.pace(kind) or job["objective"] == "bottleneck" or job["staleness"]:
             return 0
         row, (forward, backward) = table[layer], self.of_slices(kind, size, layer)
         whole = backward[0] + (forward[0] if job["recompute"] == "full" else 0)

@@ -69,6 +69,7 @@ def question(seed: int, large: bool = False) -> Document:
     steps = "objective" not in job and "any" not in job.get("schedules", ()) and "intra_layer" not in job
     if steps and _often(Random(f"period {'large' if large else 'small'} {seed}"), 0.25):
         job["objective"] = "period"
+    _delay(Random(f"staleness {'large' if large else 'small'} {seed}"), job)
     for kind, entry in cluster["devices"].items():
         beside = Random(f"{kind} hides {'large' if large else 'small'} {seed}")
         if _often(beside, 0.2):
@@ -132,6 +133,18 @@ def question(seed: int, large: bool = False) -> Document:
             if _often(sums, 0.6):
                 link["collective"] = sums.choice(("halving", "tree"))
     return document
+
+
+def _delay(random: Random, job: Document) -> None:
+    """Let gradients be one step late, mostly in questions that allow it."""
+    if job.get("objective") == "period" and _often(random, 0.5):
+        job["staleness"] = 1
+        if _often(random, 0.9):
+            job.pop("schedules", None) if random.random() < 0.5 else job.update(schedules=[random.choice(EXACT[1:])])
+            levels = [level for level in job.get("zero", ()) if level < 2]
+            job.update(zero=levels) if levels else job.pop("zero", None)
+    elif "objective" not in job and _often(random, 0.02):
+        job["staleness"] = 1
 
 
 def drawn(document: Document) -> set[str]:

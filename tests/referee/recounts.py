@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from . import best, bottleneck, costs, divided, simulate, space
+from . import best, bottleneck, costs, delayed, divided, simulate, space
 from .costs import Groups
 from .documents import Document, Question
 from .prices import Prices, Stage
-from .schedules import SUITED, families, write
+from .schedules import SUITED, Family, families, write
 from .space import Layers
 
 DOWNSETS = "any layers that read from no later stage"
@@ -40,7 +40,12 @@ def recount(question: Question, prices: Prices, answer: Document) -> Iterator[st
     run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
     how = {"together": question.level > 1, "slices": question.slices}
     step = simulate.simulate(*run, **how)
-    value = simulate.period(*run, **how) if job["objective"] == "period" else step.time
+    value = step.time
+    if job["staleness"]:
+        family = Family(answer["family"], tuple(stage["in_flight"] for stage in answer["stages"]))
+        value = delayed.period(family, replicas, count, homes, stages, ways, question.overlap, tied)
+    elif job["objective"] == "period":
+        value = simulate.period(*run, **how)
     if step.time != answer["makespan"]:
         yield f"the step takes {step.time}, it says {answer['makespan']}"
     if job["objective"] == "bottleneck":

@@ -49,6 +49,7 @@ def simulate(
     turns: int = 1,
     together: bool = False,
     slices: int = 1,
+    beside: bool = False,
 ) -> Step:
     """Run the lists, ``turns`` times one after another on each device; what a stage gathers comes before its list.
 
@@ -62,10 +63,12 @@ def simulate(
         The replicas of a stage begin each pass together.
     slices : int
         Token slices of a micro-batch, which the lists count.
+    beside : bool
+        Sums and gathers are in the lists, with the number of their batch, and run beside them.
     """
     hosted = {device: s for s, own in enumerate(homes) for device in own}
     gathers = [
-        [("G", s, 0) for s in [hosted.get(device)] if s is not None and stages[s].gather and order]
+        [("G", s, 0) for s in [hosted.get(device)] if s is not None and stages[s].gather and order and not beside]
         for device, order in enumerate(lists)
     ]
     every = [
@@ -75,7 +78,7 @@ def simulate(
         for action in (*gathers[device], *order)
     ]
     step = Step([(device, action) for _, device, action in every], [k for k, _, _ in every])
-    plan = _Plan(step, homes, stages, ways, lanes, tied, together, slices)
+    plan = _Plan(step, homes, stages, ways, lanes, tied, together, slices, beside)
     events: list[tuple[int, int, int]] = []  # time, what, action
     queue: list[tuple[int, int]] = []  # readiness, action
     resource_free: dict[str, int] = defaultdict(int)
@@ -175,6 +178,7 @@ class _Plan:
         tied: Sequence[set[int]],
         together: bool,
         slices: int,
+        beside: bool,
     ) -> None:
         count = len(step.actions)
         self.missing = [0] * count
@@ -188,11 +192,16 @@ class _Plan:
         turns = step.turns
         number = {(kind, s, m, turns[i]): i for i, (_, (kind, s, m)) in enumerate(step.actions) if kind in "FBIW"}
         sums: dict[tuple[int, int], list[int]] = defaultdict(list)
+        gathered: dict[tuple[int, int], list[int]] = defaultdict(list)
         last: dict[tuple[int, int], int] = {}  # device and lane
         final: dict[tuple[int, int, int], int] = {}  # device, stage and turn: the last backward in its list
         uses: dict[str, set[Way]] = defaultdict(set)
+        once: dict[tuple[int, str, int], int] = {}  # of each device and batch
+        size = 1 + max((m for _, (kind, _, m) in step.actions if kind == "F"), default=0)
+        size //= 1 + max((m for _, (kind, _, m) in step.actions if kind == "U"), default=0)
         for i, (device, (kind, s, m)) in enumerate(step.actions):
-            lane, k = int(lanes == 2 and kind not in "FG"), turns[i]
+            lane, k = int(kind in "RG" if beside else lanes == 2 and kind not in "FG"), turns[i]
+            k = m if beside and kind in "RUG" else k
             if (device, lane) in last:
                 self._wait(i, self.behind, last[device, lane])
             if lanes == 2 and kind in "FG" and (device, 1) in last:
@@ -208,21 +217,25 @@ class _Plan:
                 self._wait(i, self.after, number["I", s, m, k])
             if kind in "BIW":
                 final[device, s, k] = i
-            if kind in "RU" and (device, s, k) in final:
-                self._wait(i, self.after, final[device, s, k])
+            if kind in "RU" and (device, s, turns[i]) in final:
+                self._wait(i, self.after, final[device, s, turns[i]])
+            if beside:
+                self._wait_for_batches(i, device, (kind, s, m), size, once)
             if kind == "R":
                 sums[s, k].append(i)
+            if kind == "G" and beside:
+                gathered[s, m].append(i)
             if kind == "F" and s + 1 < len(stages):
                 self.way[i] = ways[s][m // slices % len(ways[s])][0]
             if kind in "BI" and s > 0:
                 self.way[i] = ways[s - 1][m // slices % len(ways[s - 1])][1]
         alone = [{s} for s in {s for s, _ in sums} if not any(s in other for other in tied)]
-        for k in range(1 + max(turns, default=0)):
+        for k in sorted({k for _, k in sums}):
             for group in [*alone, *tied]:
                 for i in (members := [i for s in sorted(group) for i in sums[s, k]]):
                     self.meeting[i] = len(self.groups)
                 self.groups.append(members)
-        meets: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        meets: dict[tuple[Any, ...], list[int]] = defaultdict(list, gathered)
         for i, (_, (kind, s, m)) in enumerate(step.actions):
             if together and kind in "FBIW" and len(homes[s]) > 1:
                 meets[kind, s, m // len(homes[s]), turns[i]].append(i)
@@ -239,6 +252,20 @@ class _Plan:
             for i, way in enumerate(self.way)
             if way is not None and all(len(uses[name]) == 1 for name in way.resources)
         }
+
+    def _wait_for_batches(
+        self, i: int, device: int, action: Action, size: int, once: dict[tuple[int, str, int], int]
+    ) -> None:
+        """Updates wait for sums, gathers for updates, and what runs with their weights for gathers.
+
+        ``size``: micro-batches of a batch. ``once``: what was noted here.
+        """
+        kind, _, m = action
+        awaited = {"U": ("R", m), "G": ("U", m), "F": ("G", m // size - 2)}.get(kind)
+        if awaited is not None and (device, *awaited) in once:
+            self._wait(i, self.after, once[device, *awaited])
+        if kind in "RUG":
+            once[device, kind, m] = i
 
     def _wait(self, i: int, whom: list[list[int]], other: int) -> None:
         self.missing[i] += 1

@@ -42,7 +42,7 @@ def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
 def _widths(question: Question, micro_batches: int, room: int) -> list[int]:
     """Replicas that a stage may have: none without a micro-batch."""
     asked = question.job["replicas"]
-    even = question.level > 1  # each of a micro-batch's gradients are summed at once
+    even = question.level > 1 or question.job["staleness"]  # sums in each pass; batches without a flush
     widths = range(1, min(room, micro_batches) + 1)
     return [r for r in widths if (not asked or r in asked) and not (even and micro_batches % r)]
 
@@ -61,13 +61,18 @@ def deep_enough(question: Question, depth: int) -> bool:
     return not question.job["depths"] or depth in question.job["depths"]
 
 
+def _deepest(question: Question, micro_batches: int) -> int:
+    """The most stages: with one step of delay each has a micro-batch of its own."""
+    return min(question.n, micro_batches) if question.job["staleness"] else question.n
+
+
 def _given(question: Question, micro_batches: int) -> Iterator[Groups]:
     alike = {device: number for number, own in enumerate(classes(question)) for device in own}
 
     def extend(groups: Groups, used: int) -> Iterator[Groups]:
         if groups and deep_enough(question, len(groups)):
             yield groups
-        if len(groups) == question.n:
+        if len(groups) == _deepest(question, micro_batches):
             return
         for r in _widths(question, micro_batches, len(question.devices) - used):
             own = tuple(question.devices[used : used + r])
@@ -133,7 +138,7 @@ def _rows(question: Question, micro_batches: int) -> Iterator[tuple[tuple[int, i
     def rows(row: tuple[tuple[int, int], ...], left: list[int]) -> Iterator[tuple[tuple[int, int], ...]]:
         if row and deep_enough(question, len(row)):
             yield row
-        if len(row) == question.n:
+        if len(row) == _deepest(question, micro_batches):
             return
         for number, room in enumerate(left):
             for r in _widths(question, micro_batches, room):
@@ -263,6 +268,8 @@ def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
 def family_names(question: Question) -> tuple[str, ...]:
     """The families that a job asks for, or those that suit the cluster."""
     known = names(question.job["schedules"], question.overlap, question.job["objective"], question.slices)
+    if question.job["staleness"]:  # these go on from batch to batch
+        return tuple(name for name in known if name.startswith("1f1b"))
     return tuple(name for name in known if name != "fbp-as") if question.level > 1 else known
 
 
@@ -272,6 +279,8 @@ def unasked(question: Question, sizes: Sequence[int], size: int, groups: Groups)
     used = [device.number for own in groups for device in own]
     if size not in sizes:
         return f"micro-batches of {size} samples were not asked for"
+    if job["staleness"] and len(groups) > question.batch // size:
+        return f"{len(groups)} stages for {question.batch // size} micro-batches"
     if not deep_enough(question, len(groups)):
         return f"{len(groups)} stages, asked for are {job['depths']}"
     if not set(widths) <= set(_widths(question, question.batch // size, len(question.devices))):

@@ -277,6 +277,9 @@ def _contradictory_wishes(document: Document) -> str | None:
         return "unlike teams of one size"
     if asked["regular"] and (asked["objective"] == "bottleneck" or asked["intra_layer"] or asked["unlike_teams"]):
         return "regular plans of anything but steps, whole layers and equal teams"
+    sliced = max(asked["slices"], default=1) > 1
+    if asked["staleness"] and (asked["objective"] != "period" or asked["intra_layer"] or sliced):
+        return "one step of delay in anything but a long run of whole layers and sequences"
     return None
 
 
@@ -329,6 +332,8 @@ def without_teams(teams: Teams) -> str | None:
 def contradiction(question: Question) -> str | None:
     """Why a question has no answer, whatever the plan."""
     job, schedules = question.asked, question.asked["schedules"]
+    if job["staleness"] and (question.level > 1 or any(not name.startswith("1f1b") for name in schedules)):
+        return "one step of delay of shared weights, or with schedules that end with a batch"
     if question.level > 1:
         if question.slices > 1:
             return "sharded gradients of slices"

@@ -19,7 +19,7 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     before, trip = int(sums_before(work.min(axis=0))[-1]), int(least_work_before(problem, "trip")[-1])
     # Speed of one unit of each kind, relative to the fastest kind of the layer that suits it best: shape (C,).
     speed = (work.min(axis=0) / np.maximum(work, 1)).max(axis=1) * problem.unit
-    bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
+    bottleneck, many = problem.endless, problem.micro_batches
     # Of the kinds that take units of a pool, the fastest one counts: shape (P,).
     by_pool = np.array([(speed / problem.takes)[problem.pool == pool].max() for pool in range(len(problem.units))])
     # Speed of all units of each usage vector; its lower end keeps the quotient below within 64 bits.

@@ -54,7 +54,7 @@ def solve(
         if base is None:
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
-        if problem.objective != "bottleneck" and not bracket.closed:
+        if not problem.endless and not bracket.closed:
             if problem.layers * base.grid.size * len(problem.widths) <= GLANCED:
                 best_first(problem, bracket, base, GLANCE)
             if not bracket.closed:

@@ -235,7 +235,7 @@ class FurthestEnd:
         shape = len(self._ranges[0]), self._grid.size
         nowhere, none = np.full(shape, -1), np.zeros(shape, np.int64)
         state = _Reached(self._begin(), none, none.copy(), *(nowhere.copy() for _ in range(4)))
-        step = self._problem.objective != "bottleneck"  # which has no heads
+        step = not self._problem.endless  # which has no heads
         flows = FlowBounds(self._problem, target, "ahead") if self._unlike and step else None
         trips = np.full(shape[0], self._trip[-1])
         if flows is not None:
@@ -300,7 +300,7 @@ class FurthestEnd:
         """
         problem, prefix = self._problem, self._problem.prefix
         forward, backward = prefix["forward"], prefix["backward"]
-        step, work = problem.objective != "bottleneck", forward + backward
+        step, work = not problem.endless, forward + backward
         first = start == 0
         room = (target - head) // own.share if step else target * problem.divisor // own.share
         # Bisection between the start and the last end whose work alone is within the target.
@@ -319,16 +319,17 @@ class FurthestEnd:
             again = self._again(open_stages, a, middle, whole)
             recomputed = np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
             f, b = forward[kind, middle] - forward[kind, a], backward[kind, middle] - backward[kind, a] + recomputed
-            ending = (problem.endings if step else problem.reductions)(kind, open_stages.w, a, middle)
             fits = again < IMPOSSIBLE
             if step:
+                ending = problem.endings(kind, open_stages.w, a, middle)
                 ahead = np.where(first[open_], 0, self._least_forward[a])
                 fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
                 late = np.maximum(many - (open_stages.least if whole else open_stages.most), 0)
                 once = np.where(first[open_], ending, 0)
                 fits &= trip[open_] + self._delay(Times(f, b), kind, a, middle, late, many) + once <= target
             else:
-                fits &= many * (f + b) + ending <= target * problem.divisor
+                spent, beside = problem.once(kind, open_stages.w, a, middle)
+                fits &= (many * (f + b) + spent <= target * problem.divisor) & (beside <= target)
             low[open_] = np.where(fits, middle, low[open_])
             high[open_] = np.where(fits, high[open_], middle - 1)
 

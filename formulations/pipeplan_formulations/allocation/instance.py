@@ -84,7 +84,8 @@ Alternation, two trips and two phases are left out. A micro-batch in S slices cr
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
 ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient reduction, and, if devices do not wait,
-⌊L_w max(f, g) / N⌋.
+⌊L_w max(f, g) / N⌋. The objective ``delayed`` is that of a batch (N = 1) with U in place of R there, and T ≥ R, gathers
+included: sums of gradients run beside the next batch.
 
 docs/bounds/allocation.md proves that these are bounds for every plan of the space. All times are integers of one unit,
 all sizes integers of another.
@@ -200,9 +201,10 @@ class ChainAllocation(AllocationTables):
             times = forward, backward, send, back, into
             alone = Times(forward, backward)
             way, passed, service = self.roles(alone, place.kind, place.start, place.end)
-            if self.objective == "bottleneck":
-                step = stage_load(self.overlap, self.share(place.width), *times[:3], into, self.reduction(place))
-                least = max(least, -(-step // self.divisor))
+            if self.endless:
+                once, sums = self.once(place.kind, self.widths.index(place.width), place.start, place.end)
+                step = stage_load(self.overlap, self.share(place.width), *times[:3], into, int(once))
+                least = max(least, -(-step // self.divisor), int(sums))
                 if self.overlap != "none":
                     least = max(least, self.link_shares[place.width] * max(send, back) // self.divisor)
                 continue
@@ -232,7 +234,7 @@ class ChainAllocation(AllocationTables):
             )
             if self.objective == "step":
                 ahead += ahead_step(self.overlap, way.forward, send, latency)
-        if self.objective == "bottleneck":
+        if self.endless:
             return least
         finish = max(self.finish(place) for place in (stages[0], *stages[-1:] * self.ends_together))
         return max(ended, max(least, trip + delay) + finish)

@@ -17,7 +17,7 @@ from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.exposed import Collectives, Exposed, Indices
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, sums_before
 from pipeplan_formulations.common.mode import Mode
-from pipeplan_formulations.common.objective import Objective
+from pipeplan_formulations.common.objective import Objective, endless
 from pipeplan_formulations.common.pass_times import PassTables
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -60,7 +60,7 @@ class AllocationTables(PassTables):
     samples : int, optional
         N; by default M.
     overlap : 'none', 'copy' or 'stream'
-    objective : 'step', 'period' or 'bottleneck'
+    objective : 'step', 'period', 'bottleneck' or 'delayed'
     in_flight_rule : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
         True if no stage runs more than k forwards before its first backward; then the warm-up delay holds.
@@ -149,7 +149,7 @@ class AllocationTables(PassTables):
     def drains(self) -> bool:
         """True if alternation or two phases apply: to devices of one stage, which micro-batches pass whole."""
         ordered = self.alternating or (self.phases and len(self.widths) == 1)
-        return ordered and self.objective != "bottleneck" and not self.apart
+        return ordered and not self.endless and not self.apart
 
     @cached_property
     def behind(self) -> Array | None:
@@ -161,9 +161,14 @@ class AllocationTables(PassTables):
         return behind
 
     @property
+    def endless(self) -> bool:
+        """True if T is the largest load."""
+        return endless(self.objective)
+
+    @property
     def divisor(self) -> int:
-        """N."""
-        return self.samples or self.micro_batches
+        """N; a batch counts as one."""
+        return 1 if self.objective == "delayed" else self.samples or self.micro_batches
 
     @property
     def chooses(self) -> bool:
@@ -267,7 +272,7 @@ class AllocationTables(PassTables):
         """R of any span, by kind and index of the width."""
         sums = Exposed(self.reduce, self.hides[:, None], self.reduce_base)
         gathers = Exposed(self.gather, self.gather_hides[:, None], self.gather_base)
-        return Collectives(sums, gathers, everywhere=self.objective == "period")
+        return Collectives(sums, gathers, everywhere=self.objective in ("period", "delayed"))
 
     @cached_property
     def received_at(self) -> Array:
@@ -330,13 +335,17 @@ class AllocationTables(PassTables):
         found: Array = self.reductions(kind, w, starts, ends) + update[kind, w, ends] - update[kind, w, starts]
         return found
 
+    def once(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> tuple[Array, Array]:
+        """What an endless pipeline does once per step: on the devices, and beside their work; see `reductions`."""
+        reduce = self.reductions(kind, w, starts, ends)
+        if self.objective == "bottleneck":
+            return reduce, np.zeros_like(reduce)
+        update = self.prefix["update"]
+        return update[kind, w, ends] - update[kind, w, starts], reduce
+
     def finish(self, place: Place) -> int:
         """E of a stage."""
         return int(self.endings(place.kind, self.widths.index(place.width), place.start, place.end))
-
-    def reduction(self, place: Place) -> int:
-        """R of a stage."""
-        return int(self.reductions(place.kind, self.widths.index(place.width), place.start, place.end))
 
     @cached_property
     def largest(self) -> int:

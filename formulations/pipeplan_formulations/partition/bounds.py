@@ -21,7 +21,7 @@ def lower_bound(problem: PartitionTables) -> int:
     both = problem.forward + problem.backward
     work = int(both.min(axis=0).sum())
     column = np.array(counts)[:, None]
-    if problem.objective == "bottleneck":
+    if problem.endless:
         share = ceil(Fraction(work) / sum(Fraction(problem.divisor, count) for count in counts))
         return max(share, int((-(-column * both // problem.divisor)).min(axis=0).max()))
     # Largest layer alone, then all work spread over the stages by the way-back bound.

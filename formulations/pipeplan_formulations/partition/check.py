@@ -27,7 +27,7 @@ def check(problem: PartitionTables) -> None:
             raise ValueError(f"a tie has numbers for {len(tie.resident)} stages; there are {stages}")
     if problem.weight is not None and (problem.objective != "step" or problem.paths):
         raise ValueError("split backwards go with objective step, and without path cuts, whose backwards are whole")
-    if problem.paths and problem.objective == "bottleneck":
+    if problem.paths and problem.endless:
         raise ValueError("path cuts bound steps; the bottleneck objective has none")
     problem.check_roles()
     _check_weights(problem)
@@ -49,7 +49,7 @@ def _check_weights(problem: PartitionTables) -> None:
 
 
 def _check_resources(problem: PartitionTables, stages: int, layers: int) -> None:
-    if problem.resources and problem.objective == "bottleneck":
+    if problem.resources and problem.endless:
         raise ValueError("link resources bound steps; the bottleneck objective has none")
     for resource in problem.resources:
         rows = [resource.busy] if resource.beyond is None else [resource.busy, resource.beyond]

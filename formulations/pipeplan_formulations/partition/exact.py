@@ -61,7 +61,7 @@ def solve(
         room = windows(problem, bracket.clock)
         bracket.impossible = not room.possible
         if room.possible:
-            (solve_minmax if problem.objective == "bottleneck" else solve_step)(problem, room, bracket)
+            (solve_minmax if problem.endless else solve_step)(problem, room, bracket)
             stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
     except OutOfTimeError:
         stop = Stop.TIME

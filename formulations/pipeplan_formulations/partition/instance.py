@@ -38,6 +38,9 @@ Objective ``bottleneck``: minimise T, the largest *load*, subject to
 
     T ≥ ⌈(M_s w_s + R_s) / N⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / N⌋,   N the samples of a step.
 
+Objective ``delayed``: of batches whose sums run beside the next one, T ≥ M_s w_s + U_s, T ≥ R_s with all gathers in it,
+and the same for links (N = 1).
+
 Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule. For the
 warm-up, this means any schedule that runs at most k_s forwards of a stage before its first backward, one action at a
 time. With

@@ -43,8 +43,8 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     model.minimize(model.time(low, high))
     stages = list(zip(forward, backward, [*send, Expression({})], [Expression({}), *back], strict=True))
     reduce = [_reduction(model, problem, scale, s, on, tie_flags) for s in range(problem.stages)]
-    if problem.objective == "bottleneck":
-        _bottleneck(model, problem, scale, stages, link, reduce)
+    if problem.endless:
+        _bottleneck(model, problem, scale, stages, link, update, reduce)
         return model
     weight = [Expression({})] * problem.stages
     if problem.weight is not None:
@@ -96,7 +96,7 @@ def _reduction(
 ) -> Expression:
     """R_s: what is exposed of the layers' sums and gathers, and the parts of ties that are split."""
     total = _exposed(model, s, on, problem.reduce[s], problem.hides[s], int(problem.reduce_base[s]), scale)
-    if s == 0 or problem.objective == "period":
+    if s == 0 or problem.objective in ("period", "delayed"):
         base = int(problem.gather_base[s])
         total += _exposed(model, s, on, problem.gather[s], problem.gather_hides[s], base, scale)
     for tie in problem.ties:
@@ -133,6 +133,7 @@ def _bottleneck(
     scale: Scale,
     stages: Sequence[tuple[Expression, ...]],
     link: list[Expression],
+    update: list[Expression],
     reduce: list[Expression],
 ) -> None:
     """Add the bottleneck: T is at least the busy time per sample of each stage and, if transfers overlap, of each link.
@@ -140,15 +141,17 @@ def _bottleneck(
     N T is at least the busy time per step. T is an integer, so subtracting N − 1 from that time rounds its quotient
     down. Links round down, and so do stages in units larger than 1, to keep a lower bound.
     """
-    many = problem.divisor
+    many, delayed = problem.divisor, problem.objective == "delayed"
+    slack = 0 if scale.unit == 1 else many - 1
     rows = [
-        (c.stage * load(problem.overlap, *times) + once, 0 if scale.unit == 1 else many - 1)
-        for c, times, once in zip(problem.through, stages, reduce, strict=True)
+        (c.stage * load(problem.overlap, *times) + once, slack)
+        for c, times, once in zip(problem.through, stages, update if delayed else reduce, strict=True)
     ]
+    rows += [(sums, slack) for sums in reduce if delayed]
     if problem.overlap != "none":
         rows += [(c.out * busy, many - 1) for c, busy in zip(problem.through, link, strict=False)]
-    for time, slack in rows:
-        model.at_least(Expression({model.objective: many}) - (time - slack))
+    for time, rounding in rows:
+        model.at_least(Expression({model.objective: many}) - (time - rounding))
 
 
 def _role_times(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import Array
-from pipeplan_formulations.common.objective import Objective
+from pipeplan_formulations.common.objective import Objective, endless
 from pipeplan_formulations.common.pass_times import ROLES, Role, Times
 from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
@@ -164,10 +164,10 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     weight, reduce, send, back, link = sums.weight, sums.reduce, sums.send, sums.back, sums.link
     out, into = [*send, 0], [0, *back]
     loads = [load(problem.overlap, *times) for times in zip(sums.forward, sums.backward, out, into, strict=True)]
-    if problem.objective == "bottleneck":
-        shares = [
-            stage_per_sample(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, reduce, strict=True)
-        ]
+    if endless(problem.objective):
+        delayed = problem.objective == "delayed"
+        rows = zip(problem.through, loads, sums.update if delayed else reduce, strict=True)
+        shares = [*(stage_per_sample(problem, c.stage, w, once) for c, w, once in rows), *(reduce if delayed else [])]
         busy = [link_per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
         return largest(*shares, *(busy if problem.overlap != "none" else []), 0)
 

@@ -96,9 +96,13 @@ def spans(
     passed_back = _at_boundary(problem.send_back[s - 1])[begins] if s else 0
     # w_s; with 'bottleneck' that is all.
     per_batch = load(problem.overlap, f, b, sent[ends], passed_back)
-    if problem.objective == "bottleneck":
+    if problem.endless:
         once = reductions(problem, np.array(s), begins, ends)
-        work = stage_per_sample(problem, count.stage, per_batch, once)
+        work: Array = np.zeros_like(once)
+        if problem.objective == "delayed":  # sums run beside the next batch
+            update = problem.prefix["update"][s]
+            work, once = once, update[ends] - update[begins] + copies_update(problem, np.array(s), begins, ends)
+        work = np.maximum(work, stage_per_sample(problem, count.stage, per_batch, once))
         if problem.overlap != "none":
             work = np.maximum(work, link_per_sample(problem, count.out, busy[ends]))
         return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, nothing, 0)
@@ -152,7 +156,7 @@ def _reached(
     n, final = problem.layers, s == problem.stages - 1
     # The furthest end of each start, by compute time and by memory.
     compute = problem.prefix["forward"][s] + problem.prefix["backward"][s]
-    most = target * (problem.divisor if problem.objective == "bottleneck" else 1) // problem.through[s].stage
+    most = target * (problem.divisor if problem.endless else 1) // problem.through[s].stage
     reach = np.searchsorted(compute, compute[starts] + most, side="right") - 1
     if final:
         reach = np.where(reach >= n, n, 0)

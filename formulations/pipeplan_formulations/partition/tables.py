@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, sums_before
-from pipeplan_formulations.common.objective import Objective
+from pipeplan_formulations.common.objective import Objective, endless
 from pipeplan_formulations.common.pass_times import PassTables, Role
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
@@ -39,11 +39,11 @@ class PartitionTables(PassTables):
     micro_batches : int
         M ≥ 1.
     overlap : 'none', 'copy' or 'stream'
-    objective : 'step', 'period' or 'bottleneck'
+    objective : 'step', 'period', 'bottleneck' or 'delayed'
     paths : tuple of PathCut
-        Path cuts; not with objective 'bottleneck'.
+        Path cuts; not with objectives 'bottleneck' and 'delayed'.
     resources : tuple of LinkResource
-        Link resources with bounds of their own; not with objective 'bottleneck'.
+        Link resources with bounds of their own; not with objectives 'bottleneck' and 'delayed'.
     counts : array of int, optional
         M_s; by default M.
     link_counts : array of int, optional
@@ -126,9 +126,14 @@ class PartitionTables(PassTables):
         return int(self.forward.shape[0])
 
     @property
+    def endless(self) -> bool:
+        """True if T is the largest load."""
+        return endless(self.objective)
+
+    @property
     def divisor(self) -> int:
-        """N."""
-        return self.samples or self.micro_batches
+        """N; a batch counts as one."""
+        return 1 if self.objective == "delayed" else self.samples or self.micro_batches
 
     @property
     def ends_together(self) -> bool:
@@ -169,7 +174,7 @@ class PartitionTables(PassTables):
         """R_s without ties, of any span of stage s."""
         sums = Exposed(self.reduce, self.hides, self.reduce_base)
         gathers = Exposed(self.gather, self.gather_hides, self.gather_base)
-        return Collectives(sums, gathers, everywhere=self.objective == "period")
+        return Collectives(sums, gathers, everywhere=self.objective in ("period", "delayed"))
 
     @cached_property
     def through(self) -> tuple[Counts, ...]:

@@ -23,7 +23,7 @@ def run(options: Namespace) -> int:
     from pipeplan.core.errors import InputError
     from pipeplan.core.plan import Plan
     from pipeplan.report.page.pages import plans_page
-    from pipeplan.simulate import simulate
+    from pipeplan.simulate import timeline_of
 
     options.output = options.output or str(Path(options.plan[0]).with_suffix(".html"))
     try_outputs(options, pages=("output",))
@@ -31,7 +31,7 @@ def run(options: Namespace) -> int:
     if doubled:
         raise InputError(f"{min(doubled)} is named twice; name each plan once")
     plans = {name: Plan.load(name) for name in options.plan}
-    page = plans_page({name: (plan, simulate(plan.schedule, plan.pipeline)) for name, plan in plans.items()})
+    page = plans_page({name: (plan, timeline_of(plan)) for name, plan in plans.items()})
     page.save(options.output)
     print(f"wrote {options.output}")
     return 0

@@ -20,23 +20,25 @@ def run(options: Namespace) -> int:
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.core.wording import some
     from pipeplan.report.plot.labels import device_labels
-    from pipeplan.simulate import period, simulate
+    from pipeplan.simulate import SHOWN, makespan, period, rolling_period, timeline_of
 
     try_outputs(options, files=("trace",), pictures=("plot",), inputs=("plan",))
     plan = Plan.load(options.plan)
-    timeline, long_run = simulate(plan.schedule, plan.pipeline), period(plan.schedule, plan.pipeline)
+    timeline, step = timeline_of(plan), makespan(plan.schedule, plan.pipeline)
+    long_run = (rolling_period if plan.staleness else period)(plan.schedule, plan.pipeline)
     labels = device_labels(plan)
     rows = [
         {"device": plan.ranks[rank], "busy_s": timeline.busy(rank) / 1e9, "peak_bytes": timeline.peaks[rank]}
         for rank in range(len(plan.ranks))
     ]
     if options.json:
-        times = {"step_time_s": timeline.makespan / 1e9, "period_s": long_run / 1e9}
+        times = {"step_time_s": step / 1e9, "period_s": long_run / 1e9}
         lines = [json.dumps({**times, "devices": rows}, indent=2)]
     else:
+        late = f"; {SHOWN} batches whose gradients are one step late" if plan.staleness else ""
         lines = [
-            f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper, in a long run "
-            f"{format_time(long_run)} from step to step"
+            f"{plan.model} on {plan.cluster}: one step takes {format_time(step)} on paper, in a long run "
+            f"{format_time(long_run)} from step to step{late}"
         ]
         alike: dict[tuple[str, str], list[str]] = {}
         for rank, device in enumerate(plan.ranks):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
+from typing import Literal
 
 from pipeplan.core.choices import groups, known, member, names, numbers, pins
 from pipeplan.core.errors import InputError
@@ -291,6 +292,11 @@ class Job:
                 "staleness 1 is about the time from batch to batch in a long run, not about the "
                 f"{self.objective.figure} (objective); ask for the objective 'period'"
             )
+        if max(self.slices, default=1) > 1:
+            raise InputError(
+                f"{max(self.slices)} token slices (slices) run in lists that end with a batch, and staleness 1 goes on "
+                "to the next one without a flush; drop one"
+            )
         if self.level >= SHARDED:
             raise InputError(
                 f"level {self.level} of ZeRO (zero) shares out the weights of every pass, and staleness 1 keeps two "
@@ -345,6 +351,11 @@ class Job:
     def level(self) -> int:
         """The level of ZeRO of plans in a space; of several, the one that needs least memory; 0 where none is named."""
         return max(self.zero, default=0)
+
+    @property
+    def minimised(self) -> Literal["step", "period", "bottleneck", "delayed"]:
+        """What problems of contiguous layers minimise."""
+        return "delayed" if self.staleness else self.objective.value
 
     def usable(self, memory: int | None) -> int | None:
         """Return the bytes of a device's memory that are not left free; None if it has no limit."""

@@ -211,6 +211,8 @@ class Plan(Tabular):
         return (
             f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}{self.cut}, "
             f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
+            + ", gradients one step late"
+            * self.staleness
         )
 
     @property

@@ -69,7 +69,7 @@ class Action(NamedTuple):
     ----------
     kind : Kind
     stage, micro_batch : int
-        Of a reduction and an update the micro-batch counts nothing.
+        Of a reduction, an update and a gather it is the batch, where lists run through several (`Schedule.batches`).
     slice : int
         Token slice of the micro-batch.
 
@@ -87,7 +87,7 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         if not self.kind.per_micro_batch:
-            return f"{self.stage}{self.kind}"
+            return f"{self.stage}{self.kind}{self.micro_batch or ''}"
         suffix = f".{self.slice}" if self.slice else ""
         return f"{self.stage}{self.kind}{self.micro_batch}{suffix}"
 
@@ -153,6 +153,14 @@ class Schedule:
     def micro_batches(self) -> int:
         """Number of micro-batches that appear."""
         return 1 + max((a.micro_batch for a in self.actions() if a.kind.per_micro_batch), default=-1)
+
+    @property
+    def batches(self) -> int:
+        """Number of batches through which the lists run without a flush; sums of gradients run beside those of several.
+
+        Each has as many micro-batches.
+        """
+        return 1 + max((a.micro_batch for a in self.actions() if not a.kind.per_micro_batch), default=0)
 
     def actions(self) -> Iterator[Action]:
         """Yield every action, device by device."""

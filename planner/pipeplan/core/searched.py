@@ -103,7 +103,9 @@ ASKED_FOR = f"{OTHER_ORDERS} (--schedules any searches them on stages of one wid
 UNEQUAL_ORDERS = "orders outside the listed families on stages of unequal widths"
 TWO_LANES = "orders of two lanes per device outside the listed families"
 OTHER_HOLDING = "schedules that hold fewer micro-batches than the listed one"
-STALE = "stale weights (PipeDream, 2BW)"
+STALE = "stale weights (PipeDream, 2BW; --objective period --staleness 1 searches one step of delay)"
+OLDER = "weights that are several steps old (PipeDream)"
+UNEQUAL_SHARES = "replicas that share the micro-batches of a batch unequally"
 SLICES = "token slices of a micro-batch (--slices)"
 UNLIKE_SLICES = (
     "token slices of unequal lengths, with split backwards, at levels 2 and 3 of ZeRO, on stages "

@@ -147,6 +147,7 @@ def _stage(
     gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
     received = int(chain.received[s - 1, a - 1]) if a else 0
     input_gradient += _without_parts(chain, span)
+    late = int(chain.lost[s, a:b].sum()) if chain.staleness else 0  # beside sums of the batch before
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
@@ -157,7 +158,7 @@ def _stage(
         backward=backwards,
         input_gradient=input_gradient + repeated,
         weight_gradient=weight_gradient,
-        update=update + sum(int(shared.update[s]) for shared in copies),
+        update=update + sum(int(shared.update[s]) for shared in copies) + late,
         gather=gather,
         reduce=reduce,
         resident=resident + sum(int(shared.resident[s]) for shared in copies),
@@ -240,7 +241,7 @@ def _reduction(
     copied = sum(time for shared, time in joint if shared.copied(a, b))  # for copies of other stages' weights
     left = [(shared, time) for shared, time in joint if shared.left(a, b)]  # for weights of its own that others copy
     behind = copied + sum(int(shared.home(np.array(time))[s]) for shared, time in left)
-    lost = int(chain.lost[s, a:b].sum())
+    lost = 0 if chain.staleness else int(chain.lost[s, a:b].sum())
     if not chain.overlaps or not alone:
         return alone + behind + lost, ()
     times, hides, base = chain.reduce[s, a:b].tolist(), tuple(chain.hides[s, a:b].tolist()), int(chain.reduce_base[s])

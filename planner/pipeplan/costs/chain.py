@@ -35,7 +35,9 @@ class SharedWeights:
     layers : tuple of int
         Ascending.
     parameters, frozen, gradients : int
-        Bytes of trainable and of frozen weights, and of gradients of the former.
+        Bytes of trainable and of frozen weights, and of all gradients of the former.
+    versions : int
+        Versions of trainable weights that are kept.
     optimizer, update : array, shape (S,)
         Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
     gather : array, shape (S,)
@@ -56,11 +58,17 @@ class SharedWeights:
     reduced: Array
     together: Array
     frozen: int = 0
+    versions: int = 1
+
+    @property
+    def kept(self) -> int:
+        """Bytes of trainable weights that a copy keeps."""
+        return self.versions * self.parameters
 
     @property
     def resident(self) -> Array:
         """Bytes of a copy: weights, gradients, optimiser state; shape (S,)."""
-        return self.parameters + self.gradients + self.frozen + self.optimizer
+        return self.kept + self.gradients + self.frozen + self.optimizer
 
     def copied(self, a: int, b: int) -> bool:
         """Return whether a stage on layers a … b − 1 has a copy besides the one of the first layer's stage."""
@@ -142,8 +150,8 @@ class Chain(LayerTables):
     limit, runtime : array
         Bytes that a device has (`UNLIMITED` where it has no limit), and the bytes of them that its runtime takes.
     overlap : Overlap
-    zero : int
-        Level of ZeRO.
+    zero, staleness : int
+        Level of ZeRO; batches by which gradients are late.
     split : Splitting or None
         What teams split, where devices are teams.
     passes : tuple of (Passes or None)
@@ -196,6 +204,7 @@ class Chain(LayerTables):
     overlap: Overlap
     forward_flops: Array
     zero: int = 0
+    staleness: int = 0
     split: Splitting | None = None
     passes: tuple[Passes | None, ...] = ()
     shared: tuple[SharedWeights, ...] = ()

@@ -22,6 +22,8 @@ class Kept:
 
     def __init__(self, model: Model, job: Job) -> None:
         self.model, self.job = model, job
+        self.versions = 1 + job.staleness
+        """Versions of trained weights, and buffers of their gradients."""
         self._parameters: dict[str, Array] = {}
         self._frozen: dict[str, Array] = {}
         self._units: dict[tuple[str, bool], Units] = {}
@@ -71,7 +73,7 @@ class Kept:
 
     def gradients_of(self, parameters: int) -> int:
         """Bytes in which gradients of so many bytes of parameters are kept."""
-        return gradient_bytes(parameters, self.model.dtype, self.job.gradient_bytes)
+        return self.versions * gradient_bytes(parameters, self.model.dtype, self.job.gradient_bytes)
 
     def whole_gradients(self, kind: DeviceKind) -> Array:
         """Bytes in which gradients of each layer are kept, before sharding; shape (n,)."""
@@ -86,7 +88,7 @@ class Kept:
 
         At level 2 it keeps its share beside the whole.
         """
-        every = self.parameters(kind)
+        every = self.versions * self.parameters(kind)
         whole = every if self.job.level <= SHARDED or replicas == 1 else np.zeros_like(every)
         share = -(-every // replicas) if self.job.level >= SHARDED and replicas > 1 else 0 * whole
         kept: Array = whole + share

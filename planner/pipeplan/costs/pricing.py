@@ -177,6 +177,7 @@ class Prices:
                     parameters=size,
                     frozen=tie.frozen,
                     gradients=self.kept.gradients_of(size),
+                    versions=self.kept.versions,
                     optimizer=-(-state // shares),
                     update=-(-updates // shares),
                     gather=gather + base,
@@ -199,7 +200,9 @@ class Prices:
         return self._speed(kind) if ends else 0.0
 
     def _hidden(self, kind: DeviceKind, times: Array) -> Array:
-        """The part of such collectives that is left without what computation beside them loses."""
+        """The part of such collectives that is left without what computation beside them loses; with a delay, all."""
+        if self.job.staleness:
+            return times
         return times - collectives.lost(times, self._speed_at_ends(kind))
 
     def passes(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> Passes | None:
@@ -239,9 +242,15 @@ class Prices:
         return self._hidden(kind, self._sums(kind, ring))
 
     def lost(self, kind: DeviceKind, ring: Collective) -> Array:
-        """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,)."""
+        """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,).
+
+        With a step of delay that is all of their time where nothing runs beside collectives.
+        """
         speed, gather = self._speed_at_ends(kind), self.gather(ring, self.kept.parameters(kind))
-        return collectives.lost(self._sums(kind, ring), speed) + collectives.lost(gather, speed)
+        sums = self._sums(kind, ring)
+        if self.job.staleness and not speed:
+            return sums + gather
+        return collectives.lost(sums, speed) + collectives.lost(gather, speed)
 
     def reduce_base(self, ring: Collective) -> int:
         """Nanoseconds of such a sum that do not depend on bytes."""
@@ -262,7 +271,8 @@ class Prices:
         speed = self._speed(kind)
         if self.job.level != SHARDED:
             gather = self._hidden(kind, self.gather(ring, parameters))
-            return gather, forward if speed and gather.any() else nothing
+            hides = speed and gather.any() and not self.job.staleness
+            return gather, forward if hides else nothing
         passes = self.passes(kind, micro_batch, ring)
         assert passes is not None
         return passes.waits, nothing
@@ -294,7 +304,7 @@ class Prices:
     def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
         job, table = self.job, self.table(kind, micro_batch)
-        if not self._speed_at_ends(kind):
+        if not self._speed_at_ends(kind) or job.staleness:
             return np.zeros_like(table.first_backward)
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
@@ -392,6 +402,7 @@ class Prices:
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
             zero=self.job.level,
+            staleness=self.job.staleness,
             split=self.split,
             passes=tuple(passes[number] for number in of_stage),
             shared=self.shared(groups, [tables[number] for number in of_stage], around),

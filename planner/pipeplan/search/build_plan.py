@@ -45,6 +45,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         pipeline=pipeline,
         zero=chain.zero if replicated else min(job.zero, default=0),
         period=evaluated.value if long_run else None,
+        staleness=job.staleness,
     )
 
 
@@ -87,7 +88,7 @@ def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job:
     in_flight = candidate.in_flight[s]
     again = range(a, b) if job.recompute is Recompute.FULL else candidate.problem.recompute(s, a, b) or ()
     copies = chain.copies(a, b)
-    copied = sum(shared.parameters for shared in copies)
+    copied = sum(shared.kept for shared in copies)
     return PlanStage(
         layers=chain.names[a:b],
         devices=tuple(device.index for device in chain.groups[s]),

@@ -9,7 +9,7 @@ micro-batches takes longer than a short search. Estimates are corrected by the m
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,8 @@ from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.simulate import makespan, period, recurrence, simulate
+from pipeplan.simulate import makespan, period, recurrence, rolling_period, simulate
+from pipeplan.simulate.rolling import BATCHES
 
 SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
@@ -74,7 +75,7 @@ class EvaluatedPlan:
         timeline = simulate(self.schedule, self.pipeline)
         if self.candidate.objective.simulated:
             long_run = self.candidate.objective is Objective.PERIOD
-            simulated = period(self.schedule, self.pipeline) if long_run else timeline.makespan
+            simulated = _period(self.candidate)(self.schedule, self.pipeline) if long_run else timeline.makespan
             if simulated != self.value:
                 raise AssertionError(
                     f"{self.label}: the simulated {self.candidate.objective} takes {simulated} ns, the search counted "
@@ -99,7 +100,12 @@ def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> in
     if follows_recurrence(candidate):
         find = recurrence.period if long_run else recurrence.step_time
         return find(pipeline, candidate.micro_batches, candidate.in_flight)
-    return (period if long_run else makespan)(candidate.schedule(pipeline), pipeline)
+    return (_period(candidate) if long_run else makespan)(candidate.schedule(pipeline), pipeline)
+
+
+def _period(candidate: Candidate) -> Callable[[Schedule, Pipeline], int]:
+    """The period of a long run, with updates between its steps or gradients that are one step late."""
+    return rolling_period if candidate.chain.staleness else period
 
 
 def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
@@ -118,7 +124,8 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
 def follows_recurrence(candidate: Candidate) -> bool:
     """Return True if `pipeplan.simulate.recurrence` covers the schedule: GPipe, 1F1B, a stage per device, no slices."""
     ordered = candidate.family.alternates or candidate.family.phases
-    return ordered and not candidate.placement and candidate.chain.slices == 1
+    chain = candidate.chain
+    return ordered and not candidate.placement and chain.slices == 1 and not chain.staleness
 
 
 def peaks(evaluated: EvaluatedPlan) -> tuple[int, ...]:
@@ -212,5 +219,6 @@ def small_enough(candidate: Candidate) -> bool:
 
 
 def actions(candidate: Candidate) -> int:
-    """Number of actions: a forward and a backward of each micro-batch on each stage."""
-    return 2 * candidate.micro_batches * candidate.chain.slices * candidate.depth
+    """Number of actions that are simulated: a forward and a backward of each micro-batch on each stage."""
+    batches = BATCHES if candidate.chain.staleness else 1
+    return 2 * candidate.micro_batches * candidate.chain.slices * candidate.depth * batches

@@ -310,12 +310,15 @@ class Scope:
         if self.replicated or (self.several and self.model.ties and self.steps):
             yield from self._reductions()
         if self.replicated:
+            yield from [sentences.UNEQUAL_SHARES] * self.job.staleness
             yield sentences.SHARDED
             if not self.job.level and (self.steps or OPTIMIZER_STATE[self.job.optimizer]):
                 yield sentences.STATE
 
     def _reductions(self) -> Iterator[str]:
         space = self.space
+        if self.job.staleness:  # beside the next batch
+            return
         if not any(space.prices.overlaps(each.kind, size) for each in space.classes for size in space.sizes):
             if self.job.level < SHARDED or not self.job.overlap_reduction:
                 yield sentences.OVERLAPPED
@@ -352,7 +355,7 @@ class Scope:
             never = self.job.objective is Objective.PERIOD or self.job.level >= SHARDED
             yield sentences.OTHER_ORDERS if never else sentences.ASKED_FOR
         if self.several:
-            yield sentences.STALE
+            yield sentences.OLDER if self.job.staleness else sentences.STALE
             yield sentences.SLICES
 
     def _sizes(self) -> str:

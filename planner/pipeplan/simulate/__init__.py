@@ -34,15 +34,17 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.options import require
 from pipeplan.core.parts import switch
 from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.simulate.long_run import earliest_starts, long_run
 from pipeplan.simulate.program import Program, build_program
 from pipeplan.simulate.results import critical_path, deadlock, gathers, memory_lines, spans, transfer_spans
+from pipeplan.simulate.rolling import SHOWN, load, period_of, rolling
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.structure import NOTHING
 
-__all__ = ["longest_path", "makespan", "period", "simulate"]
+__all__ = ["SHOWN", "longest_path", "makespan", "period", "rolling", "rolling_period", "simulate", "timeline_of"]
 
 
 @without_collector()
@@ -83,14 +85,21 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     switch(share, "share")
     schedule.check_parts()
     program, trace = _simulated(schedule, pipeline, share)
+    rolls = program.batches > 1
     senders = [i for i, channel in enumerate(program.channel_of) if channel != NOTHING]
     ran = tuple(sorted(spans(program, trace, range(len(program.actions))), key=lambda span: span.start))
     return Timeline(
-        spans=(*gathers(pipeline), *ran),
+        spans=(*(() if rolls else gathers(pipeline)), *ran),
         transfers=tuple(sorted(transfer_spans(program, trace, senders), key=lambda span: span.start)),
-        memory=memory_lines(ran, pipeline),
+        memory=memory_lines([span for span in ran if not (rolls and span.lane)], pipeline),
         critical=critical_path(program, trace, pipeline, range(pipeline.devices)),
     )
+
+
+def timeline_of(plan: Plan) -> Timeline:
+    """Return the time line that is shown of a plan: of a step, or of `SHOWN` batches where gradients are late."""
+    lists = rolling(plan.schedule, plan.pipeline, SHOWN) if plan.staleness else plan.schedule
+    return simulate(lists, plan.pipeline)
 
 
 @without_collector()
@@ -131,6 +140,23 @@ def period(schedule: Schedule, pipeline: Pipeline) -> int:
         return [0 if i == NOTHING else signals[i] for i in last]
 
     return long_run(advance, first, earliest, program.begins)
+
+
+@without_collector()
+def rolling_period(schedule: Schedule, pipeline: Pipeline) -> int:
+    """Return the nanoseconds from batch to batch without a flush, with gradients one step late, rounded up.
+
+    ``schedule`` has the lists of one batch. See `pipeplan.simulate.rolling`.
+
+    Raises
+    ------
+    InputError
+        If the lists do not alternate.
+    PlanError
+        As in `simulate`.
+    """
+    program, trace = _simulated(rolling(schedule, pipeline), pipeline, True)
+    return max(period_of(program, trace), load(pipeline, schedule.micro_batches))
 
 
 def longest_path(

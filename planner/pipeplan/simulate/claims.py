@@ -25,7 +25,8 @@ from pipeplan.core.validate.memory import validate_memory
 from pipeplan.core.validate.plan import device_faults, stage_claims
 from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.core.wording import counted
-from pipeplan.simulate import makespan, period
+from pipeplan.simulate import makespan, period, rolling_period
+from pipeplan.simulate.rolling import busiest
 
 FORMATS = (2, 4, 8)
 """Bytes of a number in the formats of weights."""
@@ -250,6 +251,7 @@ def _memory(plan: Plan) -> Iterator[str]:
                 f"stage {number} counts {parts.gradients} bytes of gradients for {parts.weights} bytes of weights at "
                 f"level {plan.zero} of ZeRO, and has {stage.replicas} replicas"
             )
+        weights //= 1 + plan.staleness  # of which there is one state
         ways = [state * weights, (2 + 2 * state) * weights]  # 16-bit weights have a master copy
         if plan.state_bytes is not None:
             ways = _in_formats(weights, plan.state_bytes)
@@ -268,7 +270,7 @@ def _in_formats(weights: int, each: int) -> list[int]:
 def _step_time(plan: Plan) -> Iterator[str]:
     simulated = makespan(plan.schedule, plan.pipeline)
     if plan.period is not None:
-        long_run = period(plan.schedule, plan.pipeline)
+        long_run = (rolling_period if plan.staleness else period)(plan.schedule, plan.pipeline)
         if (plan.step_time, plan.period) != (simulated, long_run):
             yield (
                 f"it states {plan.step_time} ns for a step and {plan.period} ns from step to step, and its tables give "
@@ -298,17 +300,8 @@ def largest_loads(plan: Plan) -> tuple[int, int]:
     if plan.pipeline.overlap is Overlap.NONE:
         return stages, stages
     # With overlap links are servers of their own: nanoseconds that the busiest resource of each boundary is occupied.
-    busy = [_busiest(row, many) * send for row, send in zip(plan.pipeline.transfers, sends, strict=True)]
+    busy = [busiest(row, many) * send for row, send in zip(plan.pipeline.transfers, sends, strict=True)]
     return max([stages, *(time // samples for time in busy)]), max([stages, *(-(-time // samples) for time in busy)])
-
-
-def _busiest(row: tuple[Transfer, ...], many: int) -> int:
-    """Return the number of micro-batches on the busiest resource of a boundary in a step."""
-    counts = Counter[str]()
-    for m, transfer in enumerate(row):
-        for resource in transfer.resources:
-            counts[resource] += -(-(many - m) // len(row))
-    return max(counts.values(), default=0)
 
 
 def _mesh_faults(plan: Plan) -> Iterator[str]:

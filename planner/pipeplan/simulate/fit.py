@@ -13,11 +13,12 @@ def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
     PlanError
         With the first fault.
     """
+    rolling = schedule.batches > 1
     stages, every = len(pipeline.placement), [frozenset(homes) for homes in pipeline.placement]
     for device, order in enumerate(schedule.orders):
         for action in order:
             stage = action.stage
-            if action.kind is Kind.GATHER:
+            if action.kind is Kind.GATHER and not rolling:
                 raise PlanError(f"{action} on device {device}: a gather precedes the list; drop it")
             if stage >= stages:
                 raise PlanError(f"{action} on device {device}: the pipeline has stages 0 to {stages - 1} only")

@@ -62,7 +62,9 @@ def build_program(schedule: Schedule, pipeline: Pipeline, share: bool) -> Progra
         durations=_durations(structure, pipeline.stages),
         channels=_channels(pipeline, share, structure.crosses),
         overlap=pipeline.overlap,
-        begins=tuple(max((pipeline.begins[s] for s in own), default=0) for own in pipeline.stages_on),
+        begins=tuple(
+            max((pipeline.begins[s] for s in own if structure.batches == 1), default=0) for own in pipeline.stages_on
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Results of a simulation: spans, transfers, the critical path, memory, and the description of a deadlock."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage
@@ -15,8 +15,10 @@ from pipeplan.simulate.structure import NOTHING, SHOWN
 def spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Span]:
     """Return the times of these actions."""
     homes, actions, starts, ends = program.homes, program.actions, trace.starts, trace.signals
-    if program.two_lanes:
-        lanes = [int(action.kind is not Kind.FORWARD) for action in actions]
+    if program.two_lanes or program.batches > 1:
+        lanes = [0] * len(actions)
+        for i in chain(*program.lanes[1::2]):
+            lanes[i] = 1
         return [Span(homes[i], lanes[i], actions[i], starts[i], ends[i]) for i in numbers]
     return [Span(homes[i], 0, actions[i], starts[i], ends[i]) for i in numbers]
 
@@ -70,11 +72,11 @@ def critical_path(
             path.append(n + i)
     ran = iter(spans(program, trace, [i for i in path if i < n]))
     travelled = iter(transfer_spans(program, trace, [i - n for i in path if i >= n]))
-    chain = [next(ran) if i < n else next(travelled) for i in path]
+    links = [next(ran) if i < n else next(travelled) for i in path]
     first = program.homes[path[-1]]  # a path begins with an action
     waits = (span for span in gathers(pipeline) if (span.device, span.end) == (first, trace.starts[path[-1]]))
-    chain.extend(islice(waits, 1))
-    return tuple(reversed(chain))
+    links.extend(islice(waits, 1))
+    return tuple(reversed(links))
 
 
 def _cause(program: Program, trace: Trace, i: int, before: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ Structures are cached, because a search simulates the same schedule often.
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, cycle, pairwise, product
+from itertools import accumulate, cycle, product
 from operator import add
 
 from pipeplan.core.errors import PlanError
@@ -34,6 +34,8 @@ SHOWN = 8
 
 Groups = tuple[tuple[int, ...], ...]
 
+DELAYED = 2
+"""Of several batches, the number between the one that gives a gradient and the first one that it changes."""
 KEPT = 4
 """Number of cached structures: those of the schedules simulated last."""
 
@@ -53,8 +55,10 @@ class Structure:
     place : list of int
         Index of each action's time in a table by kind, stage and slice.
     two_lanes : bool
+    batches : int
     lanes : list of list of int
-        Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d.
+        Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d; through several batches sums and gathers run on
+        the latter.
     needs : list of tuple of int
         The signals that each action waits for, besides its lane.
     crosses : list of list of bool
@@ -74,6 +78,7 @@ class Structure:
     slices: int
     place: list[int]
     two_lanes: bool
+    batches: int
     lanes: list[list[int]]
     needs: list[tuple[int, ...]]
     crosses: list[list[bool]]
@@ -120,7 +125,8 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
         slices=table.slices,
         place=_places(actions, len(pipeline.stages), table.slices),
         two_lanes=schedule.two_lanes,
-        lanes=_lanes(schedule),
+        batches=table.batches,
+        lanes=_lanes(schedule, table.batches),
         needs=find_needs(schedule, pipeline, table, crosses),
         crosses=crosses,
         channel_of=_channel_of(actions, pipeline, crosses),
@@ -134,16 +140,18 @@ def _places(actions: list[Action], stages: int, slices: int) -> list[int]:
     return [(first[kind] + stage) * slices + part for kind, stage, _, part in actions]
 
 
-def _lanes(schedule: Schedule) -> list[list[int]]:
+BESIDE = frozenset({Kind.REDUCE, Kind.GATHER})
+"""What runs beside the list of a device through several batches."""
+
+
+def _lanes(schedule: Schedule, batches: int) -> list[list[int]]:
     lanes: list[list[int]] = []
     first = 0
+    on_first = frozenset({Kind.FORWARD}) if schedule.two_lanes else frozenset(Kind) - (BESIDE if batches > 1 else set())
     for order in schedule.orders:
         numbers = range(first, first + len(order))
-        if schedule.two_lanes:
-            lanes.append([i for i, action in zip(numbers, order, strict=True) if action.kind is Kind.FORWARD])
-            lanes.append([i for i, action in zip(numbers, order, strict=True) if action.kind is not Kind.FORWARD])
-        else:
-            lanes += [list(numbers), []]
+        lanes.append([i for i, action in zip(numbers, order, strict=True) if action.kind in on_first])
+        lanes.append([i for i, action in zip(numbers, order, strict=True) if action.kind not in on_first])
         first += len(order)
     return lanes
 
@@ -172,23 +180,24 @@ def _channel_of(actions: list[Action], pipeline: Pipeline, crosses: list[list[bo
         Kind.WEIGHT_GRADIENT: none,
         Kind.REDUCE: none,
         Kind.UPDATE: none,
+        Kind.GATHER: none,
     }
     rows = [table[action.kind][action.stage] for action in actions]
     return [row[action.micro_batch % len(row)] for action, row in zip(actions, rows, strict=True)]
 
 
 class ActionTable:
-    """Numbers of the actions of every (stage, micro-batch, slice), and of the reduction and update of every replica.
+    """Numbers of the actions of every (stage, micro-batch, slice), and of what every replica does once per batch.
 
     Entries of (stage, micro-batch, slice) are in one flat list: slices vary fastest, stages slowest. Replicas are
-    numbered consecutively, stage by stage.
+    numbered consecutively, stage by stage, and the batches of each.
 
     Attributes
     ----------
     forward, backward, weight : list of int
         One number per (stage, micro-batch, slice); ``backward`` is B, or I where ``split`` is true and ``weight`` is W.
-    reduce, update, last_backward : list of int
-        One number per replica, `NOTHING` where it has none.
+    reduce, update, gather, first_forward, last_backward : list of int
+        One number per replica and batch, `NOTHING` where it has none.
 
     Raises
     ------
@@ -199,6 +208,10 @@ class ActionTable:
     def __init__(self, schedule: Schedule, pipeline: Pipeline, actions: list[Action], homes: list[int]) -> None:
         self.slices = 1 + max((action.slice for action in actions), default=0)
         self.stride = schedule.micro_batches * self.slices
+        self.batches = schedule.batches
+        if schedule.micro_batches % self.batches:
+            raise PlanError(f"{schedule.micro_batches} micro-batches are not those of {self.batches} batches")
+        self._size = max(schedule.micro_batches // self.batches, 1)
         stages = len(pipeline.stages)
         count = stages * self.stride
         if 2 * count > len(actions):
@@ -213,9 +226,9 @@ class ActionTable:
         self.first_replica = [0, *accumulate(pipeline.replicas)]
         self.replicas = pipeline.replicas
         self.tied, self.coupled = pipeline.tied, pipeline.coupled
-        self.reduce = [NOTHING] * self.first_replica[-1]
-        self.update = [NOTHING] * self.first_replica[-1]
-        self.last_backward = [NOTHING] * self.first_replica[-1]
+        none = [NOTHING] * (self.first_replica[-1] * self.batches)
+        self.reduce, self.update, self.gather = none.copy(), none.copy(), none.copy()
+        self.first_forward, self.last_backward = none.copy(), none.copy()
         replica_at = [{device: j for j, device in enumerate(devices)} for devices in pipeline.placement]
         for i, action in enumerate(actions):
             self._enter(i, action, self.first_replica[action.stage] + replica_at[action.stage][homes[i]])
@@ -232,13 +245,23 @@ class ActionTable:
 
     def collectives(self) -> list[list[int]]:
         """Return the actions that run together: reductions of a stage's replicas, or of tied stages, and passes."""
-        rows = [self.reduce[a:b] for a, b in pairwise(self.first_replica)]
-        alone = set(range(len(rows))).difference(*self.tied)
+        alone = set(range(len(self.replicas))).difference(*self.tied)
         groups = [*((stage,) for stage in sorted(alone)), *self.tied]
-        together = [[i for stage in group for i in rows[stage]] for group in groups]
+        rows = {
+            (stage, batch): self.of_batch(self.reduce, stage, batch)
+            for stage, batch in product(range(len(self.replicas)), range(self.batches))
+        }
+        together = [[i for s in group for i in rows[s, t]] for group in groups for t in range(self.batches)]
+        if self.batches > 1:
+            together += [self.of_batch(self.gather, *key) for key in rows]
         if self.coupled:
             together += [column[k : k + r] for r, column in self._passes() for k in range(0, len(column), r)]
         return [row for row in together if len(row) > 1 and NOTHING not in row]
+
+    def of_batch(self, row: list[int], stage: int, batch: int) -> list[int]:
+        """Return the entries of a stage's replicas for a batch."""
+        a, b = self.first_replica[stage : stage + 2]
+        return row[a * self.batches + batch : b * self.batches + batch : self.batches]
 
     def _passes(self) -> Iterator[tuple[int, list[int]]]:
         """Yield each stage's number of replicas and its actions of one kind and slice, by micro-batch."""
@@ -248,17 +271,20 @@ class ActionTable:
 
     def _enter(self, i: int, action: Action, replica: int) -> None:
         kind = action.kind
+        once = replica * self.batches + action.micro_batch // (self._size if kind.per_micro_batch else 1)
         if kind is Kind.FORWARD:
             row, place = self.forward, self.index(action)
+            if self.first_forward[once] == NOTHING:
+                self.first_forward[once] = i
         elif kind is Kind.BACKWARD or kind is Kind.INPUT_GRADIENT:
             row, place = self.backward, self.index(action)
             self.split[place] = kind is Kind.INPUT_GRADIENT
-            self.last_backward[replica] = i
+            self.last_backward[once] = i
         elif kind is Kind.WEIGHT_GRADIENT:
             row, place = self.weight, self.index(action)
-            self.last_backward[replica] = i
+            self.last_backward[once] = i
         else:
-            row, place = (self.reduce if kind is Kind.REDUCE else self.update), replica
+            row, place = {Kind.REDUCE: self.reduce, Kind.UPDATE: self.update, Kind.GATHER: self.gather}[kind], once
         if row[place] != NOTHING:
             raise PlanError(f"{action} is there twice, or beside another backward of the same micro-batch; keep one")
         row[place] = i
@@ -279,10 +305,12 @@ class ActionTable:
                     f"{actions[weight]} stands beside the joined {actions[backward]}; drop it or split both"
                 )
         for stage, devices in enumerate(pipeline.placement):
-            row = self.reduce[self.first_replica[stage] : self.first_replica[stage + 1]]
-            if set(row) != {NOTHING} or any(stage in group for group in pipeline.tied):  # a sum needs every replica
-                lacking = [device for device, i in zip(devices, row, strict=True) if i == NOTHING]
-                faults += [f"{Action(Kind.REDUCE, stage)} on device {device}" for device in lacking]
+            rows = [self.of_batch(self.reduce, stage, batch) for batch in range(self.batches)]
+            tied = any(stage in group for group in pipeline.tied)
+            for batch, row in enumerate(rows):
+                if tied or any(set(each) != {NOTHING} for each in rows):  # a sum needs every replica
+                    lacking = [device for device, i in zip(devices, row, strict=True) if i == NOTHING]
+                    faults += [f"{Action(Kind.REDUCE, stage, batch)} on device {device}" for device in lacking]
         if faults:
             raise PlanError(f"the lists are incomplete: missing {some(faults, SHOWN)}")
 
@@ -324,9 +352,20 @@ def find_needs(
         for i, *ended in zip(once[what], *(once[other] for other in awaited), strict=True):
             if i != NOTHING:
                 needs[i] = tuple(signal for signal in dict.fromkeys(ended) if signal != NOTHING)
+    _wait_for_gathers(table, needs)
     if schedule.two_lanes:
         _wait_for_memory(schedule, needs)
     return needs
+
+
+def _wait_for_gathers(table: ActionTable, needs: list[tuple[int, ...]]) -> None:
+    """Make gathers of several batches wait for their updates, and the first forward that needs them for them."""
+    for place, gather in enumerate(table.gather):
+        if gather != NOTHING:
+            needs[gather] = (table.update[place],)
+            if place % table.batches + DELAYED < table.batches:
+                first = table.first_forward[place + DELAYED]
+                needs[first] = (*needs[first], gather)
 
 
 def _wait_for_memory(schedule: Schedule, needs: list[tuple[int, ...]]) -> None:

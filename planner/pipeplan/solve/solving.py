@@ -12,6 +12,7 @@ from itertools import chain
 
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.core.job import Job, Objective
 from pipeplan.core.perturbation import Robust
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import OTHER_WIDTHS, UNLIKE_NODES, Searched
@@ -36,6 +37,7 @@ from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.turns import Baseline
+from pipeplan.simulate import timeline_of
 from pipeplan.solve.question import Question
 from pipeplan.solve.robust.choice import choose
 from pipeplan.solve.robust.compared import Choice
@@ -274,7 +276,7 @@ class Solving:
         plan = self._plan(chosen)
         return Result(
             plan=plan,
-            timeline=chosen.timeline,
+            timeline=timeline_of(plan) if job.staleness else chosen.timeline,
             job=job,
             status=Status.OPTIMAL if search.bound == chosen.value else Status.FEASIBLE,
             stop=search.stop,
@@ -291,6 +293,7 @@ class Solving:
             late=spaces.late,
             whole=left_whole(plan, model, cluster, job),
             recut=self._recut(chosen) if unequal_slices else None,
+            delayed=_with_delay(spaces, job),
         )
 
     def _recut(self, chosen: EvaluatedPlan) -> Plan | None:
@@ -306,6 +309,12 @@ class Solving:
         plan = build_plan(space.model, space.cluster, job, chosen, bound)
         validate_plan(plan, space.model, space.cluster)
         return replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
+
+
+def _with_delay(spaces: Spaces, job: Job) -> int | None:
+    """A lower bound in nanoseconds on the period with one step of delay; None if it is no choice."""
+    possible = job.objective is Objective.PERIOD and not job.staleness and not job.intra_layer
+    return spaces.least if possible and len(spaces.cluster.devices) > 1 else None
 
 
 def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan) -> Searched:

@@ -32,7 +32,7 @@ def prefix_tables(
     ``tables`` are the suffix tables of a run without a ceiling. Returns None with the objective 'bottleneck', or if
     first stages are forced, because then positions matter.
     """
-    if problem.first or problem.objective == "bottleneck":
+    if problem.first or problem.endless:
         return None
     table = tables.levels[-1][0]
     # Heads before a first stage are 0, where an allocation within the target begins.

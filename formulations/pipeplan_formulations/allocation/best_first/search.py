@@ -105,7 +105,7 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     if problem.ends_together and prefix.position:  # the last stage's E counts where it exceeds E_0
         late = np.maximum(choice.finish - prefix.finish, 0) * (choice.usage == 0)
     top = np.maximum(prefix.top + finish, way + late)
-    if problem.objective != "bottleneck":
+    if not problem.endless:
         top = np.maximum(top, prefix.ahead + choice.ended)
     head = prefix.head + finish + choice.advance
     passed = prefix.trip + finish + choice.trip if problem.trip_apart else head

@@ -195,9 +195,10 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         chosen, excess = span.in_flight, span.in_flight * width - int(grid.total[usage])
         allowed = np.where(chosen >= many, allowed, np.minimum(allowed, excess))
     places = nothing + width, ends, nothing + other, nothing + behind, chosen, allowed
-    if problem.objective == "bottleneck":
-        once = problem.reductions(kind, w, start, ends)
+    if problem.endless:
+        once, sums = problem.once(kind, w, start, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
+        load = np.maximum(load, sums)
         if problem.overlap != "none":
             load = np.maximum(load, problem.link_shares[width] * np.maximum(send, back) // problem.divisor)
         return Transitions(*places, load, *[nothing] * 9)

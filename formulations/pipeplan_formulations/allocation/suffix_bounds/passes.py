@@ -91,7 +91,7 @@ class Pass:
     ) -> None:
         self.problem, self.grid, self.spans, self.clock, self.target = problem, grid, spans, clock, target
         self.reachable = Reachable(problem, grid, spans, ceiling, largest, clock)
-        quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
+        quantity: Quantity = "load" if problem.endless else "time"
         streams = problem.overlap == "stream" and quantity == "time" and ceiling is not None
         self.settings = PassSettings(quantity, ceiling, by_kind=problem.overlap == "none" or streams, largest=largest)
         before = spans.before if quantity == "time" else np.zeros(problem.layers + 1, np.int64)

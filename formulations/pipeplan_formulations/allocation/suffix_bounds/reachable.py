@@ -101,7 +101,7 @@ class Reachable:
         self._clock.check()
         # Memory and the target; then the one-stage delays, by prefix sums of each delay; then the largest backward.
         ends = np.minimum(self._spans.reach[c][w], last_that_may_fit(problem, c, w, least))
-        if self._ceiling is not None and problem.objective != "bottleneck":
+        if self._ceiling is not None and not problem.endless:
             forward, backward = self._services(c)
             late = max(many - held, 0) * forward + (many - 1) * backward
             for delay in ((many - 1) * forward, late):

@@ -91,13 +91,13 @@ class Spans:
         """Furthest end from each start: its work alone stays within the target, and one micro-batch in flight fits."""
         problem, starts, w = self._problem, np.arange(self._problem.layers), self._problem.widths.index(width)
         work = problem.prefix["forward"][kind] + problem.prefix["backward"][kind]
-        if problem.objective == "bottleneck":
+        if problem.endless:
             room = np.full(problem.layers, target * problem.divisor // problem.share(width))
         else:
             room = (target - self.before[:-1]) // problem.share(width)
         ends = np.searchsorted(work, work[:-1] + room, side="right") - 1
         fitting = last_that_may_fit(problem, kind, w, 1)
-        if problem.objective != "bottleneck":  # own ending, without sends, recomputation; R ≥ 0 and ≥ Σ (p − h)
+        if not problem.endless:  # own ending, without sends, recomputation; R ≥ 0 and ≥ Σ (p − h)
             alone = problem.share(width) * work + problem.prefix["update"][kind, w]
             for busy in (alone, alone + sums_before(problem.reduce[kind, w] - problem.hides[kind])):
                 left = busy[:-1] + target - self.forward_before[:-1]

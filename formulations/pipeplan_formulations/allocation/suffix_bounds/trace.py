@@ -56,10 +56,10 @@ def follow(
         base = head + finish
         key = position, choice.end, choice.kind, choice.usage, choice.allowed
         ahead, alone = tables.behind(*key)
-        combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.advance + ahead
+        combined = np.maximum(choice.own, ahead) if problem.endless else choice.advance + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(delay, each)
-        if problem.objective != "bottleneck":
+        if not problem.endless:
             cost = np.maximum(cost + trip + finish + choice.trip + alone, way + choice.ended)
         if not fits.any():  # the tables hold only a lower bound here, which no stage reaches
             return None
@@ -77,4 +77,4 @@ def follow(
         largest_forward = max(largest_forward, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
-    return max(value, trip + delay, ended) if problem.objective != "bottleneck" else value, tuple(stages)
+    return max(value, trip + delay, ended) if not problem.endless else value, tuple(stages)

@@ -134,8 +134,9 @@ def added(
                 is_open &= settings.largest.allows(settings.ceiling, many, width, fewest, held, work, side)
     # The load, or the own term of the way-back bound.
     if settings.quantity == "load":
-        once = problem.reductions(c, w, starts, ends)
+        once, sums = problem.once(c, w, starts, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
+        load = np.maximum(load, sums)
         return Added(load, nothing := np.zeros_like(forward), nothing, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = own(problem.overlap, many, forward, backward, send) + wait

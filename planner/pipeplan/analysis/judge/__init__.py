@@ -27,6 +27,7 @@ from pipeplan.core.wording import hint
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.result import Result
 from pipeplan.search.space.in_flight import FREE
+from pipeplan.simulate import timeline_of
 from pipeplan.solve import solve
 from pipeplan.solve.question import asked
 from pipeplan_formulations.common.report import Limits
@@ -151,7 +152,7 @@ def judge(
     return Judgement(
         plan=replace(best.plan, bound=min(result.bound, best.evaluated.value) if result and proves else 0),
         value=best.evaluated.value,
-        timeline=best.evaluated.timeline,
+        timeline=timeline_of(best.plan) if job.staleness else best.evaluated.timeline,
         objective=job.objective,
         limits=best.limits,
         overflows=best.overflows,

@@ -27,7 +27,7 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import submit
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.regimes import REGIMES
-from pipeplan.search.space.device_groups import Modes
+from pipeplan.search.space.device_groups import Modes, most_stages
 from pipeplan.search.space.space import Placed, Space
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
@@ -208,6 +208,8 @@ class AggregateNode(Node):
             self.slice *= 4
         # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
+            if report.stop is Stop.EXHAUSTED and (self.small or search.value is None):  # what was found does not fit
+                return Step.split(list(self._below()))
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         value, self.known = report.objective or 0, report.solution
@@ -294,8 +296,7 @@ class AggregateNode(Node):
         job = self.space.job
         if self.last and (not job.depths or len(self.last) in job.depths):
             yield from self._open(self.space.every_placed(self.last, self.layout.tile), self._families)
-        deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
-        if len(self.last) < deepest:
+        if len(self.last) < most_stages(job, len(self.space.model.layers), job.batch // self.size):
             for mode in self.layout.before(self.last):
                 for space in self.space.with_mode(mode):
                     targets = self.targets and replace(self.targets)

@@ -12,7 +12,7 @@ from pipeplan.costs.network import shared, slowest
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.nodes.tied_copies import with_certain_copies
-from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, most_stages
 from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
@@ -86,7 +86,7 @@ def _problem(
         rows = zip(classes, workspace, tables, strict=True)
         return np.stack([prices.kept.with_buffers(c.kind, own, t.backward, replicas[0]) for c, own, t in rows])
 
-    deepest = min(layers, max(job.depths, default=layers))
+    deepest = most_stages(job, layers, job.batch // size)
     sliced = space.model.slices > 1
     kinds = range(len(classes)) if home is None else home
     return ChainAllocation(
@@ -119,7 +119,7 @@ def _problem(
         widths=layout.widths,
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
-        objective=job.objective.value,
+        objective=job.minimised,
         in_flight_rule=in_flight_rule(space) if alternating or sliced else "full" if phases else "fbp",
         alternating=alternating,
         two_trips=alternating and layout.by_family(layers),
@@ -137,7 +137,7 @@ def _least_passes(space: Space, each: DeviceClass, size: int, rings: list[Collec
 
 
 def in_flight_rule(space: Space) -> InFlightRule:
-    if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
+    if space.job.objective is Objective.BOTTLENECK or space.job.staleness:  # a longer warm-up helps no endless pipeline
         return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
     return "non_increasing" if chooses else "sno"

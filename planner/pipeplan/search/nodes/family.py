@@ -64,7 +64,7 @@ class FamilyNode(Node):
     def advance(self, search: PlanSearch) -> Step[Node]:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or cannot be improved."""
         slice_ = min(search.left, self.slice)
-        steps = self.candidate.objective.simulated
+        steps = self.candidate.cut_by_paths
         problem = self.candidate.problem.with_paths(tuple(self.paths) if steps else ())
         backend = search.backend if self.relaxed else "exact"
         limits, most = search.precise(slice_), search.cutoff
@@ -194,7 +194,7 @@ class InFlightNode(Node):
     def _takes_paths(self, search: PlanSearch, problem: ChainPartition) -> bool:
         """Return True if a solver takes path cuts of the box into account."""
         candidate = self.named[0]
-        copies = candidate.chain.overlap is Overlap.COPY and candidate.objective.simulated
+        copies = candidate.chain.overlap is Overlap.COPY and candidate.cut_by_paths
         solves = few(problem) or (search.backend != "exact" and problem.stages * problem.layers <= CELLS)
         return copies and solves and search.affords(candidate)
 

@@ -142,7 +142,11 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     classes, job = space.classes, space.job
     most = min(max(len(each.devices) for each in classes), micro_batches)
     layers = len(space.model.layers)
-    unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
+    unequal = (
+        None
+        if job.equal_replicas or len(set(job.replicas)) == 1
+        else _unequal_layout(job, classes, most, layers, micro_batches)
+    )
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
     for replicas in _equal(job, classes, most, micro_batches):
         placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
@@ -191,7 +195,7 @@ def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int, micro_batches:
 
     At levels 2 and 3 of ZeRO, which have no unequal layout, these are all that share the micro-batches equally.
     """
-    if job.level >= SHARDED:
+    if job.level >= SHARDED or job.staleness:
         asked = job.replicas or range(1, most + 1)
         return sorted(r for r in set(asked) if r <= most and shares_equally(job, r, micro_batches))
     if job.replicas:
@@ -215,10 +219,13 @@ def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | N
     return Layout(replicas, (1,), tuple(row * p for row, p in zip(rows, per_node, strict=True)), per_node, tile)
 
 
-def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int, layers: int) -> Layout | None:
+def _unequal_layout(
+    job: Job, classes: tuple[DeviceClass, ...], most: int, layers: int, micro_batches: int
+) -> Layout | None:
     """The unequal layout; None if it has one width only."""
     unit = _unit(classes, max(SMALL, min(UNITS, int((CELLS / layers) ** 0.5))))
-    widths = tuple(w for w in range(1, most // unit + 1) if not job.replicas or w * unit in job.replicas)
+    every = (w for w in range(1, most // unit + 1) if not job.replicas or w * unit in job.replicas)
+    widths = tuple(w for w in every if shares_equally(job, w * unit, micro_batches))
     units = tuple(len(each.devices) // unit for each in classes)
     per_node = tuple(max(each.per_node // unit, 1) for each in classes)
     return Layout(unit, widths, units, per_node) if len(widths) > 1 else None
@@ -244,7 +251,11 @@ def _pooled(space: MixedSpace, micro_batches: int) -> Iterator[Layout]:
         return tuple(map(all, fits))
 
     asked = job.replicas or range(1, sum(devices) + 1)
-    every = {r: able(r) for r in sorted(set(asked)) if r <= micro_batches and any(able(r))}
+    every = {
+        r: able(r)
+        for r in sorted(set(asked))
+        if r <= micro_batches and shares_equally(job, r, micro_batches) and any(able(r))
+    }
     for replicas in [(r,) for r in every] if job.equal_replicas else [tuple(every)] if every else []:
         unit = gcd(*replicas)
         yield Layout(

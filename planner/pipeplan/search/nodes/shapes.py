@@ -231,8 +231,8 @@ class ShapeTables:
         space = self._space
         terms = _Terms(
             overlap=space.cluster.overlap.value,
-            objective=space.job.objective.value,
-            divisor=space.job.batch,
+            objective=space.job.minimised,
+            divisor=1 if space.job.staleness else space.job.batch,
             through=tuple(Counts(share[s], late[s], hop[s + 1], hop[s]) for s in range(depth)),
             latency=tuple(self._latency[a, b] for a, b, _ in ends),
         )

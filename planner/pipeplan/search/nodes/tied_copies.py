@@ -94,7 +94,9 @@ def _with_copy(
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
     joint, at_ends = problem.joint.copy(), (first, second) == (0, problem.layers - 1)
     kept = prices.kept
-    resident[:, :, second] += size + kept.gradients_of(size) - (-kept.state_of(size) // shares) + tie.frozen
+    resident[:, :, second] += (
+        kept.versions * size + kept.gradients_of(size) - (-kept.state_of(size) // shares) + tie.frozen
+    )
     if not size:  # frozen weights are copied and not summed
         return replace(problem, resident=resident)
     whole = np.array(

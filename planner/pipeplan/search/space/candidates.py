@@ -121,8 +121,11 @@ class Candidate:
 
     @property
     def cut_by_paths(self) -> bool:
-        """Whether critical paths are inequalities of the problem: not of slices, whose actions differ in length."""
-        return self.objective.simulated and self.chain.slices == 1
+        """Whether critical paths are inequalities of the problem.
+
+        Those of slices are not, whose actions differ in length, and of runs through batches, which are no steps.
+        """
+        return self.objective.simulated and self.chain.slices == 1 and not self.chain.staleness
 
     @cached_property
     def lower_bound(self) -> int:
@@ -232,7 +235,10 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         resources=candidate.resources,
         cuts=candidate.cuts,
         where=candidate.where,
-        ties=tuple(shared.as_tie(gathers=candidate.objective is Objective.PERIOD) for shared in chain.shared),
+        ties=tuple(
+            shared.as_tie(gathers=candidate.objective is Objective.PERIOD and not chain.staleness)
+            for shared in chain.shared
+        ),
         overlap=chain.overlap.value,
-        objective=candidate.objective.value,
+        objective="delayed" if chain.staleness else candidate.objective.value,
     )

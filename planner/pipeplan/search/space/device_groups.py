@@ -175,7 +175,7 @@ def aligned(cluster: Cluster, groups: StageDevices) -> bool:
 def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:
     """Yield every sequence of modes that the job allows; each may have several placements on devices."""
     classes = device_classes(cluster)
-    deepest = max(job.depths, default=layers)
+    deepest = most_stages(job, layers, micro_batches)
     given = job.order is Order.GIVEN
     class_of = {device.index: c for c, device_class in enumerate(classes) for device in device_class.devices}
     listed = [class_of[device.index] for device in cluster.devices]
@@ -214,9 +214,17 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
     yield from extend([], [len(device_class.devices) for device_class in classes], 0)
 
 
+def most_stages(job: Job, layers: int, micro_batches: int) -> int:
+    """The most stages that a job allows: without a flush no more than there are micro-batches in a batch."""
+    return min(max(job.depths, default=layers), layers, micro_batches if job.staleness else layers)
+
+
 def shares_equally(job: Job, replicas: int, micro_batches: int) -> bool:
-    """False if replicas that sum gradients micro-batch by micro-batch would have unequal numbers of them."""
-    return job.level < SHARDED or micro_batches % replicas == 0
+    """False if replicas would have unequal numbers of micro-batches that need equal ones.
+
+    They sum gradients micro-batch by micro-batch, or go on to the next batch without a flush.
+    """
+    return (job.level < SHARDED and not job.staleness) or micro_batches % replicas == 0
 
 
 def _used(device_class: DeviceClass, count: int) -> tuple[Device, ...]:

@@ -51,8 +51,9 @@ class LowerBounds:
             name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
         }
         self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
-        self._count, self._samples = job.batch // size, job.batch
-        self._bottleneck = job.objective is Objective.BOTTLENECK
+        endless = job.objective is Objective.BOTTLENECK
+        self._count, self._samples = job.batch // size, job.batch if endless else 1
+        self._bottleneck = endless or job.staleness > 0
 
     def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
         """Lower bound in nanoseconds on all plans on these stages, each a kind's name and a number of replicas."""

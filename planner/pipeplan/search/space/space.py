@@ -49,6 +49,7 @@ PLACEMENTS = REGIMES.listed_arrangements.most
 """Most placements of pinned devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
+AT_LEAST = "and gradients that are one step late need as many at least: else weights of a third version are in use"
 LEANEST = "1f1b-sno"
 """The family with the fewest micro-batches in flight among the choices of `FREE`."""
 MANY = REGIMES.early_groups.most
@@ -100,6 +101,8 @@ class Space:
             names = tuple(name for name in names if name == FREE or not FAMILIES[name].two_lanes)
             if not names:
                 raise InputError(f"level {job.level} of ZeRO (zero) runs one action at a time; ask for other schedules")
+        if job.staleness:
+            _check_alternating([family(name) for name in names if name != FREE])
         self.any_order = ANY in job.schedules and job.level < SHARDED
         if self.any_order and job.objective is Objective.BOTTLENECK:
             raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
@@ -214,6 +217,11 @@ class Space:
 
     def unable(self, replicas: tuple[int, ...], micro_batches: int) -> str | None:
         """Message why stages of these replicas cannot run at the space's level of ZeRO; None if they can."""
+        if self.job.staleness:
+            if len(replicas) > micro_batches:
+                return f"its {len(replicas)} stages have {counted(micro_batches, 'micro-batch')} a batch, {AT_LEAST}"
+            shared = [r for r in replicas if not shares_equally(self.job, r, micro_batches)]
+            return f"{shared[0]} replicas do not share {micro_batches} micro-batches equally" if shared else None
         if self.job.level < SHARDED:
             return None
         level = f"level {self.job.level} of ZeRO"
@@ -342,7 +350,7 @@ class Space:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[LinkResource, ...] = ()
         slower = None
-        if self.job.objective.simulated:
+        if self.job.objective.simulated and not self.job.staleness:
             slower = slower_pairs(self.cluster, chain, count)
             shared = shared_link_loads(
                 self.cluster,
@@ -376,6 +384,7 @@ Placed = tuple[Space, StageDevices]
 def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
     """The families that suit the cluster; for the bottleneck, where all orders are equal, the one that holds least."""
     suited = [each for each in FAMILIES.own.values() if cluster.overlap in each.suits]
+    suited = [each for each in suited if each.alternates or not job.staleness]
     if job.objective is Objective.BOTTLENECK:
         replicas = (1,) * len(cluster.devices)
         return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
@@ -391,6 +400,16 @@ def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
             f"{' or '.join(SLICED)}; name one of these too, or drop one or the other"
         )
     return found
+
+
+def _check_alternating(families: Iterable[Family]) -> None:
+    """Refuse orders that do not go on from batch to batch."""
+    for each in families:
+        if not each.alternates:
+            raise InputError(
+                f"schedule {each.name!r} ends with every batch, and staleness 1 goes on to the next one without a "
+                "flush, as only families of 1F1B do; leave the schedule out"
+            )
 
 
 def _check_lanes(families: Iterable[Family], cluster: Cluster) -> None:

@@ -228,7 +228,7 @@ class Spaces:
 
     @property
     def _highest(self) -> int:
-        whole = self.model.slicing is None and not isinstance(self.split, Mix)
+        whole = self.model.slicing is None and not isinstance(self.split, Mix) and not self.job.staleness
         return WHOLLY_SHARDED if whole else SHARDED - 1
 
     def _space(self, level: int) -> Space:
