@@ -11,6 +11,7 @@ For a target T, the programme finds for each usage how far the stages in front o
     H + M_w (F + B) ≤ T                                          way back
     A + max(M_w − k, 0) F + (M_w − 1) B ≤ T                      warm-up, F and B of services
     Σ forward before + M_w (F + B) + E ≤ T                       own ending
+    H + F + B + (M_w − 1) max(F, B) + Σ late F + B behind ≤ T    way through, of slices
     memory with some recomputation, whose forwards count in B
 
 H and A are those of the fastest kind for each layer. Of two labels of a usage, the one that reaches further is at least
@@ -115,6 +116,9 @@ class FurthestEnd:
         self._unlike = bool((problem.takes > 1).any())
         self._least_work, self._trip = (least_work_before(problem, role) for role in ("ahead", "trip"))
         self._least_forward = least_forward_before(problem)
+        # What the last slice takes behind each boundary.
+        late = problem.late and sums_before((problem.late_forward + problem.late_backward).min(axis=0))
+        self._late = None if late is None or problem.overlap == "none" else late[-1] - late
         # The slowest send and send back at each boundary; none at either end.
         sends = (problem.send + problem.send_back).max(axis=(0, 1, 2))
         self._sends = np.concatenate([[0], sends, [0]])
@@ -327,6 +331,9 @@ class FurthestEnd:
                 late = np.maximum(many - (open_stages.least if whole else open_stages.most), 0)
                 once = np.where(first[open_], ending, 0)
                 fits &= trip[open_] + self._delay(Times(f, b), kind, a, middle, late, many) + once <= target
+                if self._late is not None:
+                    through = head[open_] + f + b + (many - 1) * np.maximum(f, b) + self._late[middle]
+                    fits &= through + once <= target
             else:
                 spent, beside = problem.once(kind, open_stages.w, a, middle)
                 fits &= (many * (f + b) + spent <= target * problem.divisor) & (beside <= target)

@@ -34,6 +34,7 @@ LEAST = (
 MOST = ("hides", "limit", "able")
 NOT_JOINED = ("gather", "gather_base", "gather_hides", "joint")
 """Of kinds that are joined these are 0."""
+LATE = ("late_forward", "late_backward")
 SUMS = ("reduce", "reduce_base", "hides")
 HOPS = ("send", "send_back", "latency")
 
@@ -55,6 +56,8 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
         if role in problem.apart:
             rows = [np.stack([table[list(own)].min(axis=0) for own in groups]) for table in problem.of_layers(role)]
             tables |= {f"{role}_forward": rows[0], f"{role}_backward": rows[1]}
+    for name in LATE if problem.late is not None else ():
+        tables[name] = np.stack([getattr(problem, name)[list(own)].min(axis=0) for own in groups])
     for name in (*NOT_JOINED, *_sums(problem)):
         rows = getattr(problem, name)[firsts]
         tables[name] = np.where(alone.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
@@ -81,6 +84,8 @@ def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
             pairs = zip(*(problem.of_layers(role) for problem in problems), strict=True)
             forward, backward = (np.minimum.reduce(rows) for rows in pairs)
             tables |= {f"{role}_forward": forward, f"{role}_backward": backward}
+    for name in LATE if all(problem.late is not None for problem in problems) else ():
+        tables[name] = np.minimum.reduce([getattr(problem, name) for problem in problems])
     if any("trip" in problem.apart for problem in problems):
         tables["round_trip"] = "ahead"
     nothing = set(NOT_JOINED).union(*map(_sums, problems))

@@ -82,6 +82,7 @@ class AllocationTables(PassTables):
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "hides", "gather_hides"), ("Cn",)),
         **dict.fromkeys(("ahead_forward", "ahead_backward", "service_forward", "service_backward"), ("Cn",)),
+        **dict.fromkeys(("late_forward", "late_backward"), ("Cn",)),
         **dict.fromkeys(("update", "reduce", "gather", "resident"), ("CWn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt"), ("Cn", "n")),
         "recomputable": ("n",),

@@ -70,6 +70,8 @@ class PassTables(LayerTables):
         F and B for the way ahead and behind; both or none, and at most ``forward`` and ``backward``.
     service_forward, service_backward : array of int, optional
         The same for services.
+    late_forward, late_backward : array of int, optional
+        F and B of the last slice, at least those ahead: those of the way through (docs/bounds/chain.md).
     round_trip : 'own' or 'ahead'
         Which times a round trip counts.
     """
@@ -78,6 +80,8 @@ class PassTables(LayerTables):
     ahead_backward: Array | None = None
     service_forward: Array | None = None
     service_backward: Array | None = None
+    late_forward: Array | None = None
+    late_backward: Array | None = None
     round_trip: RoundTrip = "own"
 
     def given(self, role: Role) -> Times | None:
@@ -96,6 +100,13 @@ class PassTables(LayerTables):
         """Sums of F and B before each boundary, for the roles that have tables of their own."""
         tables = {role: self.given(role) for role in ROLES}
         return {role: Times(*map(sums_before, times)) for role, times in tables.items() if times is not None}
+
+    @cached_property
+    def late(self) -> Times | None:
+        """Sums of F and B of the last slice before each boundary."""
+        if self.late_forward is None or self.late_backward is None:
+            return None
+        return Times(sums_before(self.late_forward), sums_before(self.late_backward))
 
     @property
     def trip_apart(self) -> bool:
@@ -124,7 +135,7 @@ class PassTables(LayerTables):
         """Raise ``ValueError`` if a role lacks one of its tables, or a table exceeds that of the device's own work."""
         if self.round_trip not in ("own", "ahead"):
             raise ValueError(f"round_trip is {self.round_trip!r}; choose own or ahead")
-        for role in ("ahead", "service"):
+        for role in ("ahead", "service", "late"):
             pair = [f"{role}_forward", f"{role}_backward"]
             missing = [name for name in pair if getattr(self, name) is None]
             if len(missing) == 1:

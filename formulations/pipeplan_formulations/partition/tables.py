@@ -76,6 +76,7 @@ class PartitionTables(PassTables):
         **dict.fromkeys(("forward", "backward", "weight", "update", "where"), ("Sn",)),
         **dict.fromkeys(("ahead_forward", "ahead_backward", "ahead_weight"), ("Sn",)),
         **dict.fromkeys(("service_forward", "service_backward", "service_weight"), ("Sn",)),
+        **dict.fromkeys(("late_forward", "late_backward"), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides"), ("Sn",)),
         **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
         "recomputable": ("n",),

@@ -1,6 +1,6 @@
 """The allocation problem of a layout: what depends on where stages lie is the least that it may be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +94,8 @@ def _problem(
         backward=np.stack([backward for _, backward in passes]),
         ahead_forward=rows("first_forward") if sliced else None,
         ahead_backward=rows("first_backward") if sliced else None,
+        late_forward=_last_slice(rows, "forward", space.model.slices),
+        late_backward=_last_slice(rows, "backward", space.model.slices),
         round_trip="ahead" if sliced else "own",
         slices=space.model.slices,
         **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
@@ -125,6 +127,11 @@ def _problem(
         two_trips=alternating and layout.by_family(layers),
         phases=phases,
     )
+
+
+def _last_slice(rows: Callable[[str], Array], name: str, count: int) -> Array | None:
+    """Nanoseconds of the last of equal slices, which grow by equal steps; None of whole sequences."""
+    return None if count == 1 else 2 * rows(name) // count - rows(f"first_{name}")
 
 
 def _least_passes(space: Space, each: DeviceClass, size: int, rings: list[Collective]) -> tuple[Array, Array]:

@@ -202,12 +202,7 @@ class ShapeTables:
         fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
         longer = [np.where(fits, row, 0) for row in longer]
         send = [self._send[end] for end in ends]
-        first = None  # slices pass on before others
-        if self._space.model.slices > 1:
-            forward, backward = (
-                [row[c, b] - row[c, a] for c, _, a, b in spans] for row in (self._first_forward, self._first_backward)
-            )
-            first = RoleSums(forward, backward, [0] * depth)
+        first, last = self._first_and_last(spans)
         sums = Sums(
             forward=[self._forward[c, b] - self._forward[c, a] for c, _, a, b in spans],
             backward=[
@@ -223,6 +218,7 @@ class ShapeTables:
             cut=[cut for _, _, cut in ends],
             ahead=first,
             trip=first,
+            late=last,
         )
         share = [-(-self._many // w) for w in width]
         late = [np.maximum(most - np.maximum(k, 1), 0) for most, k in zip(share, warm_up, strict=True)]
@@ -239,6 +235,21 @@ class ShapeTables:
         found = np.where(fits, values(terms, sums), NEVER)
         least: Array = found.reshape(len(shapes), len(edges)).min(axis=1, initial=NEVER)
         return least
+
+    def _first_and_last(
+        self, spans: list[tuple[Array, Array, Array, Array]]
+    ) -> tuple[RoleSums | None, RoleSums | None]:
+        """Times of the first and of the last slice of each stage, the least and the most; None of whole sequences."""
+        slices = self._space.model.slices
+        if slices == 1:
+            return None, None
+        first, last = [], []
+        for every, least in ((self._forward, self._first_forward), (self._backward, self._first_backward)):
+            first.append([least[c, b] - least[c, a] for c, _, a, b in spans])
+            means = [(every[c, b] - every[c, a]) // slices for c, _, a, b in spans]
+            last.append([2 * mean - own for mean, own in zip(means, first[-1], strict=True)])
+        nothing = [0] * len(spans)
+        return RoleSums(*first, nothing), RoleSums(*last, nothing)
 
     def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
         """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""

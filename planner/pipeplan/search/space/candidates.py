@@ -217,6 +217,9 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         beside = beside[0]
     if chain.slices > 1:
         tables |= {"ahead_forward": chain.first_forward, "ahead_backward": chain.first_backward}
+    if chain.slices > 1 and chain.unlike_slices is None:  # slices grow by equal steps
+        tables["late_forward"] = 2 * chain.forward // chain.slices - chain.first_forward
+        tables["late_backward"] = 2 * chain.backward // chain.slices - chain.first_backward
     return ChainPartition(
         **tables,
         round_trip="ahead" if chain.slices > 1 else "own",
