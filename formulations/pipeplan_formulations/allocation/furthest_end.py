@@ -117,8 +117,10 @@ class FurthestEnd:
         self._least_work, self._trip = (least_work_before(problem, role) for role in ("ahead", "trip"))
         self._least_forward = least_forward_before(problem)
         # What the last slice takes behind each boundary.
-        late = problem.late and sums_before((problem.late_forward + problem.late_backward).min(axis=0))
-        self._late = None if late is None or problem.overlap == "none" else late[-1] - late
+        self._late: Array | None = None
+        if problem.late is not None and problem.overlap != "none":
+            each = np.diff(problem.late.work, axis=-1).min(axis=0)
+            self._late = each.sum() - sums_before(each)
         # The slowest send and send back at each boundary; none at either end.
         sends = (problem.send + problem.send_back).max(axis=(0, 1, 2))
         self._sends = np.concatenate([[0], sends, [0]])

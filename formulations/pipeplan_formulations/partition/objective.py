@@ -147,7 +147,8 @@ def _sums(
         roles[role] = RoleSums(*map(listed, (*times, problem.weight_of(role, weight, s, a, b))))
     late = None
     if problem.late is not None:
-        late = RoleSums(*(listed(table[s, b] - table[s, a]) for table in problem.late), [0] * problem.stages)
+        last_forward, last_backward = (listed(table[s, b] - table[s, a]) for table in problem.late)
+        late = RoleSums(last_forward, last_backward, [0] * problem.stages)
     return Sums(
         forward=listed(forward),
         backward=listed(backward),

@@ -249,7 +249,7 @@ class ShapeTables:
             means = [(every[c, b] - every[c, a]) // slices for c, _, a, b in spans]
             last.append([2 * mean - own for mean, own in zip(means, first[-1], strict=True)])
         nothing = [0] * len(spans)
-        return RoleSums(*first, nothing), RoleSums(*last, nothing)
+        return RoleSums(first[0], first[1], nothing), RoleSums(last[0], last[1], nothing)
 
     def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
         """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""
