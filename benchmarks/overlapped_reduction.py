@@ -153,16 +153,16 @@ Engine = tuple[Callable[[], object], Callable[[], None]]
 """One step, and what ends a turn."""
 
 
-def in_turn(engines: dict[str, Engine]) -> dict[str, list[float]]:
-    """Return the milliseconds of each engine's steps, of the slower rank: means of `STEPS`; engines take turns."""
+def in_turn(engines: dict[str, Engine], steps: int = STEPS) -> dict[str, list[float]]:
+    """Return the milliseconds of each engine's steps, of the slower rank: means of ``steps``; engines take turns."""
     rows: dict[str, list[float]] = {name: [] for name in engines}
     for number, (name, (step, settle)) in product(range(WARMUP + ROUNDS), tuple(engines.items())):
         dist.barrier()
         step()
         began = time.monotonic()
-        for _ in range(STEPS):
+        for _ in range(steps):
             step()
-        took = torch.tensor([1e3 * (time.monotonic() - began) / STEPS], dtype=torch.float64)
+        took = torch.tensor([1e3 * (time.monotonic() - began) / steps], dtype=torch.float64)
         settle()
         dist.all_reduce(took, op=dist.ReduceOp.MAX)
         if number >= WARMUP:

@@ -1,7 +1,10 @@
 """A plan of one process: its training is plain torch's, and the verdict says what it was compared with."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 from helpers.distributed import models
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
+from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import call
 from pipeplan.frontend.workload import Workload
@@ -92,6 +96,55 @@ def test_training_is_that_of_a_plain_loop(split: bool, clip: float | None) -> No
         made = call(whole, inputs)
     assert pipeline.evaluate(*batch) == pytest.approx(float(pipeline.workload.loss(made, targets)), rel=1e-9)
     assert torch.allclose(pipeline.predict(inputs), made)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_late_gradients_are_applied_in_order(clip: float | None, tmp_path: Path) -> None:
+    """Batch t runs with W(t - 1) and its gradient makes W(t + 1) of W(t), evaluated, saved and resumed on the way."""
+    plan = replace(planned(models.tiny_mlp, True, "adam"), staleness=1)
+
+    def begun() -> Pipeline:
+        return Pipeline(plan, models.tiny_mlp, seed=SEED, dtype=torch.float64, learning_rate=RATE, clip=clip)
+
+    def batch(number: int) -> tuple[Tensor, Tensor]:
+        return draw(pipeline.workload, plan.batch, 0, torch.float64, number)
+
+    pipeline = begun()
+    whole = materialised(pipeline.fitted, seed=SEED, dtype=torch.float64)
+    parameters = list(whole.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=RATE)
+    losses, found, late = [], [], None
+    for number in range(6):
+        inputs, targets = batch(number)
+        loss = pipeline.workload.loss(call(whole, inputs), targets)
+        fresh = torch.autograd.grad(loss, parameters)
+        for parameter, gradient in zip(parameters, late or (), strict=bool(late)):
+            parameter.grad = gradient
+        if late and clip is not None:
+            nn.utils.clip_grad_norm_(parameters, clip)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        late = fresh
+        found.append(pipeline.step(inputs, targets))
+        if number == 3:  # its batch ends, and another pipeline goes on
+            pipeline.save(tmp_path)
+            found.append(pipeline.drain())
+            pipeline = begun()
+            pipeline.load(tmp_path)
+            evaluated = pipeline.evaluate(*batch(7))
+            assert evaluated != losses[-1]
+    found = [loss for loss in (*found, pipeline.drain()) if loss == loss]
+    assert found == pytest.approx(losses, rel=EXACT)
+    assert math.isnan(pipeline.drain())
+    with pytest.raises(InputError, match="every batch has an update of its own"):
+        pipeline.step(*batch(0), update=False)
+
+
+def test_a_verdict_of_late_gradients_is_over_several_updates() -> None:
+    """Delayed updates of the unsplit model are what such a plan is compared with; nothing else would be equal."""
+    found = verify(replace(planned(models.tiny_mlp), staleness=1), models.tiny_mlp, SEED)
+    assert found.holds and found.error < 1e-10
+    assert "losses and weights equal" in str(found) and "4 updates in one process" in found.compared
 
 
 def test_numbers_of_micro_batches_are_predicted_one_behind_the_other() -> None:

@@ -26,7 +26,7 @@ def host() -> str:
 
 @dataclass
 class Recorder:
-    """Start and end of every action since `clear`, in nanoseconds."""
+    """Start and end of every action since `clear`, in nanoseconds; a `Pipeline` has those of its last step."""
 
     spans: list[tuple[Action, int, int]] = field(default_factory=list)
 

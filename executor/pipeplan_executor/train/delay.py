@@ -134,7 +134,7 @@ def check_delayed(plan: Plan, fitted: Fitted) -> None:
             f"{counting[0]} counts its calls in attributes, and with staleness 1 there are two of it, each called for "
             "every second batch: count in a buffer, or plan without staleness"
         )
-    if normalises_batches(fitted.blank):
+    if normalises_batches(fitted.blank) and dist.get_rank() == 0:
         warnings.warn(
             "with staleness 1 the running statistics of batch norm are those of the weights that the batches ran with, "
             "one update behind the weights that are evaluated and saved",

@@ -360,6 +360,7 @@ class Pipeline:
         ranks the mean loss, now or many steps later. Under ZeRO-1 replicas send each other the updated parameters
         meanwhile: see `wait`.
         """
+        self.recorder.clear()
         if self._delay is not None:
             return self._begin(self._delay, inputs, targets, update and weight == 1)
         self._updates = update

@@ -206,7 +206,6 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
             inputs, targets = draw(pipeline.workload, plan.batch, pipeline.moment.seed, step=number)
             inputs_here = inputs if pipeline.holds_first else None
             targets_here = targets if pipeline.holds_last else None
-            pipeline.recorder.clear()
             if not seen.rolling:
                 dist.barrier()
             start = now()

@@ -78,7 +78,7 @@ def verify(
     Every process calls this, computes the unsplit model and compares its own stages, so nothing large is sent. A
     ZeRO-1 plan is compared without ZeRO-1, under which no rank has all sums of its gradients. At levels 2 and 3 each
     rank compares the gradients of its shard. With ``staleness`` 1 gradients belong to other weights than the unsplit
-    model trains with: `DELAYED` steps are compared with delayed updates of the unsplit model, with momentum.
+    model trains with: `DELAYED` steps are compared with delayed updates of the unsplit model.
     """
 
     def start(dtype: torch.dtype) -> Pipeline:
@@ -90,7 +90,7 @@ def verify(
             dtype=dtype,
             tensor_parallel=tensor_parallel,
             evaluates=False,
-            optimizer=_momentum if plan.staleness else None,
+            optimizer=partial(_plain, plan) if plan.staleness else None,
         )
 
     def whole(pipeline: Pipeline, form: Format) -> Reference:
@@ -116,9 +116,9 @@ def verify(
     return replace(comparison.delayed(expected) if plan.staleness else comparison.verdict(expected), changed=changed)
 
 
-def _momentum(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """An optimiser with state that does not magnify rounding."""
-    return torch.optim.SGD([parameter for _, parameter in named], momentum=0.9)
+def _plain(plan: Plan, named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """An optimiser that does not magnify rounding, with no more state than the plan has room for."""
+    return torch.optim.SGD([each for _, each in named], momentum=0.0 if plan.optimizer == "sgd" else 0.9)
 
 
 def _first(reference: Reference, changed: str) -> Result:
@@ -166,7 +166,7 @@ class _Comparison:
         reference, form, pipeline, whole = self._reference, self._form, self._pipeline, self._reference.whole
         begun = {name: each.detach().clone() for name, each in whole.named_parameters(remove_duplicate=False)}
         rate = 0.01 * max(map(_largest, begun.values())) / max(_least(first[1], 1.0), 1e-300)
-        plain = _momentum([*whole.named_parameters()])
+        plain = _plain(pipeline.plan, [*whole.named_parameters()])
         for optimizer in (plain, *(each.optimizer for each in pipeline.updates.optimizers.values())):
             for group in optimizer.param_groups if optimizer is not None else ():
                 group["lr"] = rate

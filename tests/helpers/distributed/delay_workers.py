@@ -1,5 +1,7 @@
 """Workers for the tests of gradients that are one batch late: a pipeline, and one process with delayed updates."""
 
+import ctypes
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.distributed.everywhere import greatest
-from helpers.distributed.live_bytes import LiveBytes
-from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
+from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.distributed.training_models import dropped, padded, steep
 from helpers.distributed.training_workers import (
     SEED,
@@ -54,13 +55,9 @@ def cases(world: int) -> dict[str, Case]:
             "dropout, recomputed": Case(dropped, line, {"optimizer": sgd, "clip": 0.1}, recompute=True),
             "dropout, split": Case(dropped, line, {"optimizer": sgd}, split=True),
             "padding": Case(padded, line, {"optimizer": sgd}),
+            "batch norm": Case(tiny_resnet, line, {"optimizer": sgd}, micro_batches=2),
         }
-    if world == 1:
-        every = {
-            "m = d": Case(tiny_decoder, line, {"optimizer": sgd}, micro_batches=1),
-            "clipped, scheduled": Case(tiny_tied, line, USERS, micro_batches=2),
-        }
-    return thinned(every)
+    return thinned(every, 4)
 
 
 LOW = {
@@ -101,9 +98,12 @@ def delayed(case: Case) -> Plan:
 
 def everything() -> Found:
     """Results of all cases of this number of ranks."""
-    found = {name: compare(case, torch.float64) for name, case in cases(dist.get_world_size()).items()}
-    low = LOW if dist.get_world_size() == 2 else {}
-    return found | {name: compare(case, torch.float32) for name, case in low.items()}
+    return {name: compare(case, torch.float64) for name, case in cases(dist.get_world_size()).items()}
+
+
+def mixed() -> Found:
+    """Results of the cases in mixed precision."""
+    return {name: compare(case, torch.float32) for name, case in LOW.items()}
 
 
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
@@ -176,8 +176,27 @@ def verified() -> list[tuple[float, str]]:
     return [(verdict.error, str(verdict)) for verdict in verdicts]
 
 
-def live_bytes(steps: int) -> list[tuple[int, int]]:
-    """The most bytes of live tensors in the first ten steps, and in the others, of two plans."""
+class _Heap(ctypes.Structure):
+    """The counters of the C library's `mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks"]
+    ]
+    _fields_ += [("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t)]
+
+
+def live_bytes() -> int:
+    """Bytes that this process has allocated of the heap, where all tensors are; not what lies there free."""
+    count = ctypes.CDLL(None).mallinfo2
+    count.restype = _Heap
+    gc.collect()
+    heap = count()
+    return int(heap.uordblks + heap.hblkhd)
+
+
+def long_runs(steps: int) -> list[tuple[int, int]]:
+    """Live bytes of two plans after ten steps, and after so many."""
     found = []
     for case in (
         Case(tiny_decoder, (1, 1), {"optimizer": sgd}, micro_batches=3),
@@ -186,11 +205,11 @@ def live_bytes(steps: int) -> list[tuple[int, int]]:
         plan = delayed(case)
         pipeline = Pipeline(plan, case.build, **case.options)
         batch = draw(pipeline.workload, plan.batch, SEED)
-        with LiveBytes() as live:
-            for number in range(steps):
-                if number in (0, 10):
-                    live.begin("all" if number else "ten")
-                pipeline.step(*batch)
-        pipeline.drain()
-        found.append((live.peaks["ten"], live.peaks["all"]))
+        held = []
+        for number in range(steps):
+            pipeline.step(*batch)
+            if number + 1 in (10, steps):
+                pipeline.drain()
+                held.append(live_bytes())
+        found.append((held[0], held[1]))
     return found
