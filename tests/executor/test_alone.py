@@ -101,7 +101,7 @@ def test_training_is_that_of_a_plain_loop(split: bool, clip: float | None) -> No
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_late_gradients_are_applied_in_order(clip: float | None, tmp_path: Path) -> None:
     """Batch t runs with W(t - 1) and its gradient makes W(t + 1) of W(t), evaluated, saved and resumed on the way."""
-    plan = replace(planned(models.tiny_mlp, True, "adam"), staleness=1)
+    plan = replace(planned(models.tiny_mlp, optimizer="adam"), staleness=1)
 
     def begun() -> Pipeline:
         return Pipeline(plan, models.tiny_mlp, seed=SEED, dtype=torch.float64, learning_rate=RATE, clip=clip)

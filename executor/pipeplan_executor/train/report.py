@@ -193,10 +193,10 @@ def write_pictures(
     from pipeplan.report.plot.gantt import save_gantt
     from pipeplan.report.plot.labels import device_labels
     from pipeplan.report.trace import write_trace
-    from pipeplan.simulate import simulate
+    from pipeplan.simulate import timeline_of
 
     lines, labels = (
-        {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline},
+        {"predicted": timeline_of(plan), "measured": report.timeline},
         device_labels(plan),
     )
     if trace is not None:
@@ -209,9 +209,9 @@ def write_page(plan: Plan, report: RunReport, path: str | Path, lines: Sequence[
     """Write a page of the run: predicted beside measured; ``lines`` are the report in words."""
     from pipeplan.report.page.pages import run_page
     from pipeplan.report.page.sections.measured import Measured
-    from pipeplan.simulate import simulate
+    from pipeplan.simulate import timeline_of
 
     peaks = [predicted_peak(plan, rank) for rank in range(len(plan.ranks))]
     times = report.step_time, report.step_times, report.losses
     measured = Measured(*times, report.peaks, peaks, report.timeline, lines)
-    run_page(plan, simulate(plan.schedule, plan.pipeline), measured).save(path)
+    run_page(plan, timeline_of(plan), measured).save(path)

@@ -6,11 +6,9 @@
     one after        F0 F1 F2 B0 F3 B1 │ F0 B2 F1 B3 R F2 B0 F3 B1 U │ F0 B2 F1 B3 R F2 B0 F3 B1 U │ B2 B3 R U
     another          first               then: batch 1, the end of 0   then: batch 2, the end of 1   last
 
-Each rank keeps its order of forwards, its order of other actions, and the number of forwards ahead of the first
-backward. A batch's steps begin with its first forward, so that its data is not needed earlier. R begins the sums of a
-batch, and U waits for them, so they run beside the next batch. U writes the weights of the batch after the next one: it
-stands last of all; under ZeRO-1 half-way, since gathers follow it. Micro-batches of odd batches have numbers that are
-higher by as many as a batch has, and R and U have those of a batch's first one.
+The lists are the planner's (`pipeplan.schedules.stale`). A batch's steps begin with its first forward, so that its data
+is not needed earlier. R begins the sums of a batch, and U waits for them, so they run beside the next batch. Numbers of
+micro-batches of odd batches are higher by as many as a batch has, and R and U have that of a batch's first one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +17,13 @@ from typing import NamedTuple
 from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate import validate_order
+from pipeplan.schedules.stale import through_batches
 from pipeplan_executor.runtime.program.lower import Receive, Small, Step, insert_messages, reply_places
 from pipeplan_executor.runtime.program.order import find_owners
 from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES
 
 BATCHES = 5
 """Batches that are lowered together: the third one's steps are those of every batch in the middle."""
-_BEGINS = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
 class RollingSteps(NamedTuple):
@@ -63,14 +61,22 @@ def lower_rolling(
 
     Raises
     ------
+    InputError
+        If they are not those of 1F1B with one stage on each rank.
     PlanError
         If the lists cannot be run so; the text says what they wait for.
     """
     owners, many = find_owners(schedule, tied), schedule.micro_batches
     validate_order(schedule, tied, zero1)
-    _check_size(schedule)
+    if many < schedule.stages:
+        raise PlanError(
+            f"{many} micro-batches on {schedule.stages} stages: with staleness 1 two versions of the weights suffice "
+            f"only for at least as many micro-batches as stages; plan {schedule.stages} or more"
+        )
     early = zero1 and not (together and schedule.stages > 1)
-    rows = [_Parts.of(order).rolled(many, early) for order in schedule.orders]
+    gathers = [stage for stage, homes in enumerate(schedule.homes) if early and len(homes) > 1]
+    lists = through_batches(schedule, BATCHES + 1, gathers)
+    rows = [_in_batches(order, many) for order in lists.orders]
     orders = tuple(tuple(action for part in row for action in part) for row in rows)
     _check_runs(orders, _partners(schedule, tied), together)
     later = {(stage, m + many * t): rank for (stage, m), rank in owners.items() for t in range(BATCHES)}
@@ -78,73 +84,23 @@ def lower_rolling(
     return tuple(_rolling(_divided(row, each), many) for row, each in zip(rows, steps, strict=True))
 
 
-def _check_size(schedule: Schedule) -> None:
-    """Refuse ranks with several stages, and batches that a pipeline could not hold two versions for."""
-    for rank, order in enumerate(schedule.orders):
-        stages = sorted({action.stage for action in order})
-        if len(stages) > 1:
-            raise PlanError(
-                f"rank {rank} has stages {', '.join(map(str, stages))}; with staleness 1 a rank has one stage"
-            )
-    if schedule.micro_batches < schedule.stages:
-        raise PlanError(
-            f"{schedule.micro_batches} micro-batches on {schedule.stages} stages: with staleness 1 two versions of the "
-            f"weights suffice only for at least as many micro-batches as stages; plan {schedule.stages} or more"
-        )
+def _in_batches(order: Sequence[Action], many: int) -> list[list[Action]]:
+    """Return the actions in the steps of each of `BATCHES` batches, and those that are left of the last one.
 
-
-class _Parts(NamedTuple):
-    """A rank's list of one batch in three parts.
-
-    ::
-
-        ahead   F0 F1             beside the end of the batch before
-        middle  F2 B0 F3 B1
-        end     B2 B3 R           beside the begin of the next batch
+    A batch's steps begin with its first forward. ``order`` has one batch more, ``many`` micro-batches each.
     """
-
-    stage: int
-    ahead: tuple[Action, ...]
-    middle: tuple[Action, ...]
-    end: tuple[Action, ...]
-
-    @classmethod
-    def of(cls, order: Sequence[Action]) -> "_Parts":
-        """Divide a list, of which updates have no part."""
-        forwards = [action for action in order if action.kind is Kind.FORWARD]
-        others = [action for action in order if action.kind not in (Kind.FORWARD, Kind.UPDATE)]
-        ahead = max(0, next(i for i, action in enumerate([*order, None]) if action not in forwards) - 1)
-        begins = [i for i, action in enumerate(others) if action.kind in _BEGINS]
-        cut = begins[len(begins) - ahead] if ahead else len(others)
-        middle = _in_turn(forwards[ahead:], others[:cut])
-        return cls(order[0].stage, tuple(forwards[:ahead]), tuple(middle), tuple(others[cut:]))
-
-    def rolled(self, many: int, early: bool) -> list[list[Action]]:
-        """Return the actions in the steps of each of `BATCHES` batches, and those that are left.
-
-        ``many``: micro-batches of a batch. ``early``: an update stands half-way in the steps of the next batch.
-        """
-        rows = [[*self.ahead, *self.middle]]
-        for t in range(1, BATCHES):
-            before, ahead, middle = (
-                _later(part, many * n) for part, n in ((self.end, t - 1), (self.ahead, t), (self.middle, t))
-            )
-            begins = [i for i, action in enumerate(middle) if action.kind in _BEGINS]
-            place = begins[len(begins) // 2] if early and begins else len(middle)
-            update = Action(Kind.UPDATE, self.stage, many * (t - 1))
-            rows.append([*_in_turn(ahead, before), *middle[:place], update, *middle[place:]])
-        left = many * (BATCHES - 1)
-        return [*rows, [*_later(self.end, left), Action(Kind.UPDATE, self.stage, left)]]
-
-
-def _in_turn(forwards: Iterable[Action], others: Iterable[Action]) -> list[Action]:
-    """Return both with a forward ahead of each backward."""
-    coming = iter(forwards)
-    return [each for a in others for each in ((next(coming), a) if a.kind in _BEGINS else (a,))]
-
-
-def _later(actions: Iterable[Action], by: int) -> list[Action]:
-    return [action._replace(micro_batch=action.micro_batch + by) for action in actions]
+    rows: list[list[Action]] = [[] for _ in range(BATCHES + 1)]
+    now = 0
+    for action in order:
+        each = action.kind.per_micro_batch
+        batch = action.micro_batch // many if each else action.micro_batch
+        now = max(now, batch if action.kind is Kind.FORWARD else 0)
+        if action.kind is not Kind.GATHER and (now < BATCHES or batch == BATCHES - 1):
+            rows[now].append(action if each else action._replace(micro_batch=batch * many))
+    for row in rows:  # sums leave before an update waits for those of the batch before
+        if [action.kind for action in row[-2:]] == [Kind.UPDATE, Kind.REDUCE]:
+            row[-2:] = row[:-3:-1]
+    return rows
 
 
 def _divided(row: Sequence[Sequence[Action]], steps: Sequence[Step]) -> list[list[Step]]:
