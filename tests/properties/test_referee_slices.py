@@ -9,7 +9,7 @@ import pytest
 
 from helpers.noticed import noticed
 from pipeplan.core.slicing import SlicedLayer
-from pipeplan.costs import table
+from pipeplan.costs import pricing, table
 from pipeplan.schedules import slices as families
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
@@ -103,13 +103,14 @@ def one_more(name: str, count: int, replicas: Any, micro_batches: int) -> tuple[
     [
         (table, "_of_slices", without_growth, roomy),
         (SlicedLayer, "kept", lambda *_: 0, narrow),
+        (pricing, "one_by_one", lambda _model, costs, _kind: costs, roomy),
         (families, "_counts", one_more, roomy),
     ],
 )
 def test_wrong_slices_are_noticed(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any], change: Any
 ) -> None:
-    """Attention that does not grow, keys that take no room, and families that hold more are disagreements."""
+    """Attention that does not grow, keys without room, operators in one piece, families that hold more."""
     monkeypatch.setattr(owner, name, wrong)
     assert noticed(sliced, change)
 

@@ -62,7 +62,7 @@ class Prices:
     def table(self, kind: str, size: int) -> list[Costs]:
         """Every layer on a kind of device at a micro-batch size."""
         if (kind, size) not in self._tables:
-            rows = layer_costs(self.question, kind, size)
+            rows = slices.one_by_one(self.question, kind, layer_costs(self.question, kind, size))
             gradients = [more for _, more in self.keys(kind, size)]
             self._tables[kind, size] = [
                 replace(row, saved=row.saved + more) for row, more in zip(rows, gradients, strict=True)

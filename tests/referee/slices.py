@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from math import gcd
 from random import Random
 
-from .costs import ITEM
-from .documents import Document
+from .costs import ITEM, Costs
+from .documents import Document, Question
 from .graphs import SAMPLE, TOKEN
 from .schedules import SLICED
 
@@ -66,10 +67,31 @@ def refusal(document: Document) -> str | None:
                 continue
             if attention and not (attention.get("causal") or attention.get("masked")):
                 return "an attention that looks ahead"
-            has = any(TOKEN in row for row in (each["makes"], *each["reads"].values()))
+            rows = (each["makes"], *each["reads"].values())
+            has = any(TOKEN in row for row in rows)
+            norm = each["kind"] == "rms norm" and not any(TOKEN in own["loops"] for own in each.get("weights", ()))
+            if (norm or each["kind"] in ("add", "sub", "mul")) and all(TOKEN in row for row in rows):
+                continue  # a table of positions, say, which no team splits
             if (has or each["reads"]) and each.get("loops", {}).get(TOKEN) != tokens:
                 return "an operator that mixes tokens"
     return "slices that do not divide the tokens" if any(tokens % count for count in several) else None
+
+
+def one_by_one(question: Question, kind: str, rows: list[Costs]) -> list[Costs]:
+    """Times of layers whose slices a device alone runs operator by operator."""
+    longer = question.kinds[kind].get("shard_overhead", 0)
+    if question.slices == 1 or question.team(kind) > 1:
+        return rows
+    model, found = question.document["model"], []
+    for layer, row in zip(model["layers"], rows, strict=True):
+        operators = model["operators"][layer["operators"]]["operators"]
+        with_weights = sum(1 for each in operators if each.get("weights"))
+        forward = longer * len(operators) if row.forward else 0
+        inputs = longer * len(operators) if row.input_gradient else 0
+        weights = longer * with_weights if row.weight_gradient else 0
+        times = {"forward": forward, "input_gradient": inputs, "weight_gradient": weights, "backward": inputs + weights}
+        found.append(replace(row, **{name: getattr(row, name) + more for name, more in times.items()}))
+    return found
 
 
 def keys_on(layer: Document, loops: dict[str, tuple[str, ...]], sizes: tuple[int, ...]) -> int:
@@ -182,6 +204,9 @@ def in_slices(random: Random, document: Document) -> None:
     own = [count for count in job["slices"] if tokens % count == 0]
     if random.random() < 0.95:
         job["slices"] = own or [gcd(tokens, 4)]
+    for entry in () if teams else document["cluster"]["devices"].values():
+        if random.random() < 0.4:
+            entry["shard_overhead"] = random.choice((1, 3, 20, 100))
 
 
 def _drawn(random: Random, tokens: int, weights: int, item: int) -> Document:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
-from pipeplan.core.model import Model
+from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.splits import Splitting
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
@@ -21,6 +21,7 @@ from pipeplan.costs.layers import item_size, layer_costs
 from pipeplan.costs.network import busiest, least_together, links_between, rings
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import Passes
+from pipeplan.costs.slices import one_by_one
 from pipeplan.costs.table import Table
 
 
@@ -72,7 +73,7 @@ class Prices:
         key = kind.name, micro_batch
         if key not in self._tables:
             job = self.job
-            of = partial(
+            given = partial(
                 layer_costs,
                 kind=kind,
                 micro_batch=micro_batch,
@@ -80,6 +81,10 @@ class Prices:
                 optimizer=job.optimizer,
                 state_bytes=job.state_bytes,
             )
+
+            def of(model: Model) -> tuple[LayerCost, ...]:
+                return given(model) if self.model.slicing is None else one_by_one(model, given(model), kind)
+
             try:
                 table = Table(
                     self.model,

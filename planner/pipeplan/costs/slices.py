@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
@@ -108,6 +109,21 @@ def _mixes(operator: Operator, tokens: int) -> str | None:
     if operator.loops.get(TOKEN) != tokens:
         return "is not known to compute each token by itself (a pooling, a state, or another axis of tokens)"
     return None
+
+
+def one_by_one(model: Model, costs: tuple[LayerCost, ...], kind: DeviceKind) -> tuple[LayerCost, ...]:
+    """Return the costs of layers of which a device alone runs one operator after the other, as it runs slices."""
+    if kind.team > 1 or not kind.shard_overhead:
+        return costs
+    found = []
+    for layer, cost in zip(model.layers, costs, strict=True):
+        operators = model.operators[layer.operators].operators
+        counts = {"forward": len(operators), "input_gradient": len(operators)}
+        counts["weight_gradient"] = sum(bool(each.weights) for each in operators)
+        more = {name: kind.shard_overhead * n * bool(getattr(cost, name)) for name, n in counts.items()}
+        more["backward"] = more["input_gradient"] + more["weight_gradient"]
+        found.append(replace(cost, **{name: getattr(cost, name) + time for name, time in more.items()}))
+    return tuple(found)
 
 
 def _sliced_layer(model: Model, layer: Layer, part: Fraction) -> SlicedLayer:
