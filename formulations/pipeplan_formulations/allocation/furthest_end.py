@@ -117,10 +117,7 @@ class FurthestEnd:
         self._least_work, self._trip = (least_work_before(problem, role) for role in ("ahead", "trip"))
         self._least_forward = least_forward_before(problem)
         # What the last slice takes behind each boundary.
-        self._late: Array | None = None
-        if problem.late is not None and problem.overlap != "none":
-            each = np.diff(problem.late.work, axis=-1).min(axis=0)
-            self._late = each.sum() - sums_before(each)
+        self._in_all = problem.late_behind is not None
         # The slowest send and send back at each boundary; none at either end.
         sends = (problem.send + problem.send_back).max(axis=(0, 1, 2))
         self._sends = np.concatenate([[0], sends, [0]])
@@ -333,9 +330,9 @@ class FurthestEnd:
                 late = np.maximum(many - (open_stages.least if whole else open_stages.most), 0)
                 once = np.where(first[open_], ending, 0)
                 fits &= trip[open_] + self._delay(Times(f, b), kind, a, middle, late, many) + once <= target
-                if self._late is not None:
-                    through = head[open_] + f + b + (many - 1) * np.maximum(f, b) + self._late[middle]
-                    fits &= through + once <= target
+                if self._in_all:
+                    through = problem.in_all(0, Times(f, b), many, middle)
+                    fits &= (head[open_] + through + once <= target) & (ahead + through + ending <= target)
             else:
                 spent, beside = problem.once(kind, open_stages.w, a, middle)
                 fits &= (many * (f + b) + spent <= target * problem.divisor) & (beside <= target)

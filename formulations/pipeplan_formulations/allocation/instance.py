@@ -38,7 +38,8 @@ its last backward does not hide of it (`common.exposed`). The objective ``step``
 
 *Way back*:
 
-     T ≥ E_0 + H_s + M_w (F + B)                            if devices compute while they send
+     T ≥ E_0 + H_s + M_w (F + B)                            if devices compute while they send; of slices also
+     T ≥ E_0 + H_s + F + B + (M_w − 1) max(F, B) + Σ late   late F + B of the layers behind the stage (way through)
      T ≥ E_0 + H_s + M_w (F + B + f) + (M_w − 1) ĝ          if devices wait while they send (none)
      H_{s+1} = H_s + F + B + 2 l + f + g                    without f + g if tensors are sent as they are made (stream)
 
@@ -211,7 +212,9 @@ class ChainAllocation(AllocationTables):
             # Way back: the largest term so far, without E_0.
             many = self.share(place.width)
             wait = (many - 1) * into if self.overlap == "none" else 0
-            least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
+            alone_takes = own(self.overlap, many, forward, backward, send) + wait
+            busy = int(self.in_all(alone_takes, alone, many, place.end))
+            least = max(least, head + busy)
             # One-stage delays, then alternation or two phases: the largest delay e so far.
             held = counts[s] if self.alternating else many
             longer, carried = self.longer(alone, passed), self.link_shares[place.width]
@@ -228,10 +231,9 @@ class ChainAllocation(AllocationTables):
             head += head_step(self.overlap, way.work, send, back, latency)
             trip += head_step(self.overlap, passed.work, send, back, latency)
             # Own ending: the latest end of a stage's update so far.
-            ended = max(
-                ended,
-                ahead + stage_load(self.overlap, many, forward, backward, send, into, self.finish(place)),
-            )
+            finish = self.finish(place)
+            busy = max(busy + finish, stage_load(self.overlap, many, forward, backward, send, into, finish))
+            ended = max(ended, ahead + busy)
             if self.objective == "step":
                 ahead += ahead_step(self.overlap, way.forward, send, latency)
         if self.endless:

@@ -56,7 +56,7 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
         if role in problem.apart:
             rows = [np.stack([table[list(own)].min(axis=0) for own in groups]) for table in problem.of_layers(role)]
             tables |= {f"{role}_forward": rows[0], f"{role}_backward": rows[1]}
-    for name in LATE if problem.late is not None else ():
+    for name in LATE if problem.late_behind is not None else ():
         tables[name] = np.stack([getattr(problem, name)[list(own)].min(axis=0) for own in groups])
     for name in (*NOT_JOINED, *_sums(problem)):
         rows = getattr(problem, name)[firsts]
@@ -84,7 +84,7 @@ def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
             pairs = zip(*(problem.of_layers(role) for problem in problems), strict=True)
             forward, backward = (np.minimum.reduce(rows) for rows in pairs)
             tables |= {f"{role}_forward": forward, f"{role}_backward": backward}
-    for name in LATE if all(problem.late is not None for problem in problems) else ():
+    for name in LATE if all(problem.late_behind is not None for problem in problems) else ():
         tables[name] = np.minimum.reduce([getattr(problem, name) for problem in problems])
     if any("trip" in problem.apart for problem in problems):
         tables["round_trip"] = "ahead"

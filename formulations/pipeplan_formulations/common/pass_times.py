@@ -38,6 +38,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from pipeplan_formulations.common.layer_tables import Array, LayerTables, sums_before
 
 Role = Literal["ahead", "trip", "service"]
@@ -102,11 +104,23 @@ class PassTables(LayerTables):
         return {role: Times(*map(sums_before, times)) for role, times in tables.items() if times is not None}
 
     @cached_property
-    def late(self) -> Times | None:
-        """Sums of F and B of the last slice before each boundary."""
+    def late_behind(self) -> Array | None:
+        """F + B of the last slice of all layers behind each boundary, the least over the rows; None without them."""
         if self.late_forward is None or self.late_backward is None:
             return None
-        return Times(sums_before(self.late_forward), sums_before(self.late_backward))
+        late = (self.late_forward + self.late_backward).min(axis=0)
+        behind: Array = late.sum() - sums_before(late)
+        return behind
+
+    def in_all(self, work: Number, own: Times, many: Number, ends: Any) -> Number:
+        """A device's ``work`` on so many micro-batches up to its last backward, or the way through if that is longer.
+
+        Forwards of all, or backwards, then the last slice's way through the stages behind ``ends``.
+        """
+        if self.late_behind is None:
+            return work
+        through = own.work + (many - 1) * np.maximum(own.forward, own.backward) + self.late_behind[ends]
+        return np.maximum(work, through)
 
     @property
     def trip_apart(self) -> bool:

@@ -5,7 +5,7 @@ there, F_1 = prefix[5] − prefix[3]. Times of stages and links are variables, t
 inequality is one short row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,10 +200,10 @@ class _Step:
         weights = zip(ending, self.own.weight, problem.through, strict=True)
         ending = [e + count.stage * v for e, v, count in weights]
         for s, (work, count) in enumerate(zip(loads, problem.through, strict=True)):
-            busy = count.stage * work
-            model.above(head + busy)
-            if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
-                model.above(way + busy + ending[s])
+            for busy in self._in_all(s, count.stage, work):
+                model.above(head + busy)
+                if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
+                    model.above(way + busy + ending[s])
             there, later = self._hop(s, self.way.of_stage(s))
             head = model.define(head + there + later)
             if self.trip is not self.way:
@@ -212,6 +212,17 @@ class _Step:
             if counts_way and any(e.terms or e.constant for e in ending[s + 1 :]):
                 way = model.define(way + there)
         self._add_delays(head if self.trip is self.way else trip)
+
+    def _in_all(self, s: int, many: int, work: Expression) -> Iterator[Expression]:
+        """Yield M_s w_s, and of slices the way through with all forwards and with all backwards."""
+        yield many * work
+        if self.problem.late_behind is None:
+            return
+        late = Expression({})
+        if s < self.problem.stages - 1:
+            late = self.model.define(self.model.chosen(s, self.scale.down(self.problem.late_behind[1:-1])))
+        for lane in self.own.of_stage(s):
+            yield work + (many - 1) * lane + late
 
     def _hop(self, s: int, times: Times) -> tuple[Expression, Expression]:
         """p_s and q_s for these F and B."""

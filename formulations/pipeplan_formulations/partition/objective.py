@@ -86,9 +86,9 @@ class RoleSums(NamedTuple):
 class Sums(NamedTuple):
     """Sums over the layers of each stage, and entries of the cut of each link, of one partition or of m.
 
-    Each number is an int, or an array of shape (m,). ``cut`` has the cut of each link. ``late`` are those of the last
-    slice; None without slices. ``ahead``, ``trip`` and ``service`` are None if ``forward``, ``backward`` and ``weight``
-    serve for that role too.
+    Each number is an int, or an array of shape (m,). ``cut`` has the cut of each link. ``behind`` is what the last
+    slice takes behind each stage, of slices. ``ahead``, ``trip`` and ``service`` are None if ``forward``, ``backward``
+    and ``weight`` serve for that role too.
     """
 
     forward: Sequence[Number]
@@ -103,7 +103,7 @@ class Sums(NamedTuple):
     ahead: RoleSums | None = None
     trip: RoleSums | None = None
     service: RoleSums | None = None
-    late: RoleSums | None = None
+    behind: Sequence[Number] | None = None
 
     @property
     def own(self) -> RoleSums:
@@ -145,10 +145,6 @@ def _sums(
     for role in ROLES if problem.has_roles else ():
         times = problem.times(role, Times(forward, backward), s, a, b)
         roles[role] = RoleSums(*map(listed, (*times, problem.weight_of(role, weight, s, a, b))))
-    late = None
-    if problem.late is not None:
-        last_forward, last_backward = (listed(table[s, b] - table[s, a]) for table in problem.late)
-        late = RoleSums(last_forward, last_backward, [0] * problem.stages)
     return Sums(
         forward=listed(forward),
         backward=listed(backward),
@@ -162,7 +158,7 @@ def _sums(
         ahead=roles.get("ahead"),
         trip=roles.get("trip"),
         service=roles.get("service"),
-        late=late,
+        behind=None if problem.late_behind is None else listed(problem.late_behind[b]),
     )
 
 
@@ -186,13 +182,15 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
         endings[0] = largest(endings[0], endings[-1])
     head = slack = passed = endings[0] + way.weight[0]
     least: list[Number] = []
-    heads: list[Number] = []
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
         ending = endings[t] + count.stage * weight[t]
         spared = slack if problem.objective == "step" else head  # in a long run own ending is about the stage alone
-        least.append(head + count.stage * work + largest(0, ending - spared))
-        heads.append(head)
+        busy = count.stage * work
+        if sums.behind is not None:
+            longer_lane = largest(sums.forward[t], sums.backward[t])
+            busy = largest(busy, work + (count.stage - 1) * longer_lane + sums.behind[t])
+        least.append(head + busy + largest(0, ending - spared))
         latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
         later = behind(problem.overlap, way.backward[t], latency, into[t], returned)
@@ -214,26 +212,8 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
             served = service.of_stage(t)
         longest += delays(problem.overlap, count, served, through, longer, out[t], into[t], service.weight[t])
         longest += delays_of_resources(problem, t, through, hops[t], hops[t + 1], sums.entry)
-    least += _ways_through(problem, sums, heads, largest)
     # Path cuts.
     return largest(*least, passed + largest(*longest), *map(sums.length, problem.paths))
-
-
-def _ways_through(
-    problem: Terms, sums: Sums, heads: Sequence[Number], largest: Callable[..., Number]
-) -> Iterator[Number]:
-    """Yield the ways through: to each stage, all its work of one direction, and the last slice's way on and back."""
-    if sums.late is None or problem.overlap == "none":
-        return
-    latencies, through = [*problem.latency], 0
-    for s in reversed(range(len(heads))):
-        forward, backward = sums.forward[s], sums.backward[s]
-        yield heads[s] + forward + backward + (problem.through[s].stage - 1) * largest(forward, backward) + through
-        if s:
-            hop = 2 * latencies[s - 1]
-            if problem.overlap == "copy":
-                hop = hop + sums.send[s - 1] + sums.back[s - 1]
-            through = through + sums.late.of_stage(s).work + hop
 
 
 def link_per_sample(problem: Terms, count: int, time: Nanoseconds) -> Nanoseconds:

@@ -53,7 +53,7 @@ class Spans:
     ends : array, shape (A, W)
         b of each entry (clipped to n in closed ones).
     work : array, shape (A, W)
-        M_s w_s; the loads for 'bottleneck'.
+        M_s w_s, or the way through of slices; the loads for 'bottleneck'.
     advance : array, shape (A, W)
         Increase of H: p_s + q_s. For stage 0 it includes E_0.
     trip : array, shape (A, W)
@@ -140,7 +140,7 @@ def spans(
     return Spans(
         starts,
         ends,
-        np.where(closed, NEVER, count.stage * per_batch),
+        np.where(closed, NEVER, problem.in_all(count.stage * per_batch, Times(f, b), count.stage, ends)),
         advance,
         passed,
         np.where(closed, 0, later if problem.objective == "step" else there + later),

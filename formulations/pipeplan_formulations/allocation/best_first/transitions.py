@@ -215,12 +215,19 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
     finish = problem.endings(kind, w, start, ends)
     return Transitions(
         *places,
-        own(problem.overlap, many, forward, backward, send) + ((many - 1) * into if problem.overlap == "none" else 0),
+        problem.in_all(
+            own(problem.overlap, many, forward, backward, send)
+            + ((many - 1) * into if problem.overlap == "none" else 0),
+            alone,
+            many,
+            ends,
+        ),
         advance,
         passed,
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
         finish,
         ahead_step(problem.overlap, way.forward, send, latency) if problem.objective == "step" else nothing,
-        stage_load(problem.overlap, many, forward, backward, send, into, finish),
+        problem.in_all(stage_load(problem.overlap, many, forward, backward, send, into, nothing), alone, many, ends)
+        + finish,
         *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),
     )

@@ -139,7 +139,7 @@ def added(
         load = np.maximum(load, sums)
         return Added(load, nothing := np.zeros_like(forward), nothing, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
-    term = own(problem.overlap, many, forward, backward, send) + wait
+    term = problem.in_all(own(problem.overlap, many, forward, backward, send) + wait, alone, many, ends)
     return Added(term, work, trip.work if problem.trip_apart else work, is_open, refused)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
@@ -94,8 +95,8 @@ def _problem(
         backward=np.stack([backward for _, backward in passes]),
         ahead_forward=rows("first_forward") if sliced else None,
         ahead_backward=rows("first_backward") if sliced else None,
-        late_forward=_last_slice(rows, "forward", space.model.slices),
-        late_backward=_last_slice(rows, "backward", space.model.slices),
+        late_forward=_last_slice(space, rows, "forward"),
+        late_backward=_last_slice(space, rows, "backward"),
         round_trip="ahead" if sliced else "own",
         slices=space.model.slices,
         **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
@@ -129,9 +130,14 @@ def _problem(
     )
 
 
-def _last_slice(rows: Callable[[str], Array], name: str, count: int) -> Array | None:
-    """Nanoseconds of the last of equal slices, which grow by equal steps; None of whole sequences."""
-    return None if count == 1 else 2 * rows(name) // count - rows(f"first_{name}")
+def _last_slice(space: Space, rows: Callable[[str], Array], name: str) -> Array | None:
+    """Nanoseconds of the last of equal slices, which grow by equal steps.
+
+    None of whole sequences, and where devices wait while they send.
+    """
+    count = space.model.slices
+    waits = space.cluster.overlap is Overlap.NONE
+    return None if count == 1 or waits else 2 * rows(name) // count - rows(f"first_{name}")
 
 
 def _least_passes(space: Space, each: DeviceClass, size: int, rings: list[Collective]) -> tuple[Array, Array]:

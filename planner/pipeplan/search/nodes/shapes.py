@@ -13,12 +13,14 @@ the incumbent.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, islice, pairwise
 from math import lcm
 
 import numpy as np
 
 from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Overlap as Waits
 from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.schedules import Family
@@ -202,7 +204,7 @@ class ShapeTables:
         fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
         longer = [np.where(fits, row, 0) for row in longer]
         send = [self._send[end] for end in ends]
-        first, last = self._first_and_last(spans)
+        first, late = self._first_slices(spans), self._late_behind
         sums = Sums(
             forward=[self._forward[c, b] - self._forward[c, a] for c, _, a, b in spans],
             backward=[
@@ -218,10 +220,10 @@ class ShapeTables:
             cut=[cut for _, _, cut in ends],
             ahead=first,
             trip=first,
-            late=last,
+            behind=None if late is None else [late[b] for *_, b in spans],
         )
         share = [-(-self._many // w) for w in width]
-        late = [np.maximum(most - np.maximum(k, 1), 0) for most, k in zip(share, warm_up, strict=True)]
+        following = [np.maximum(most - np.maximum(k, 1), 0) for most, k in zip(share, warm_up, strict=True)]
         hop = [np.ones_like(shape), *(self._busiest(*pair) for pair in pairwise(width))]
         hop.append(hop[0])
         space = self._space
@@ -229,27 +231,32 @@ class ShapeTables:
             overlap=space.cluster.overlap.value,
             objective=space.job.minimised,
             divisor=1 if space.job.staleness else space.job.batch,
-            through=tuple(Counts(share[s], late[s], hop[s + 1], hop[s]) for s in range(depth)),
+            through=tuple(Counts(share[s], following[s], hop[s + 1], hop[s]) for s in range(depth)),
             latency=tuple(self._latency[a, b] for a, b, _ in ends),
         )
         found = np.where(fits, values(terms, sums), NEVER)
         least: Array = found.reshape(len(shapes), len(edges)).min(axis=1, initial=NEVER)
         return least
 
-    def _first_and_last(
-        self, spans: list[tuple[Array, Array, Array, Array]]
-    ) -> tuple[RoleSums | None, RoleSums | None]:
-        """Times of the first and of the last slice of each stage, the least and the most; None of whole sequences."""
+    def _first_slices(self, spans: list[tuple[Array, Array, Array, Array]]) -> RoleSums | None:
+        """Times of the first slice of each stage, the least; None of whole sequences."""
+        if self._space.model.slices == 1:
+            return None
+        forward, backward = (
+            [row[c, b] - row[c, a] for c, _, a, b in spans] for row in (self._first_forward, self._first_backward)
+        )
+        return RoleSums(forward, backward, [0] * len(spans))
+
+    @cached_property
+    def _late_behind(self) -> Array | None:
+        """The least time of the last of equal slices, which grow by equal steps, behind each boundary."""
         slices = self._space.model.slices
-        if slices == 1:
-            return None, None
-        first, last = [], []
-        for every, least in ((self._forward, self._first_forward), (self._backward, self._first_backward)):
-            first.append([least[c, b] - least[c, a] for c, _, a, b in spans])
-            means = [(every[c, b] - every[c, a]) // slices for c, _, a, b in spans]
-            last.append([2 * mean - own for mean, own in zip(means, first[-1], strict=True)])
-        nothing = [0] * len(spans)
-        return RoleSums(first[0], first[1], nothing), RoleSums(last[0], last[1], nothing)
+        if slices == 1 or self._space.cluster.overlap is Waits.NONE:
+            return None
+        every, first = self._forward + self._backward, self._first_forward + self._first_backward
+        late = np.diff(2 * every // slices - first, axis=-1).min(axis=0)
+        behind: Array = late.sum() - sums_before(late)
+        return behind
 
     def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
         """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.collector import without_collector
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline, Placement
@@ -217,7 +217,8 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         beside = beside[0]
     if chain.slices > 1:
         tables |= {"ahead_forward": chain.first_forward, "ahead_backward": chain.first_backward}
-    if chain.slices > 1 and chain.unlike_slices is None:  # slices grow by equal steps
+    waits = chain.overlap is Overlap.NONE
+    if chain.slices > 1 and chain.unlike_slices is None and not waits:  # slices grow by equal steps
         tables["late_forward"] = 2 * chain.forward // chain.slices - chain.first_forward
         tables["late_backward"] = 2 * chain.backward // chain.slices - chain.first_backward
     return ChainPartition(
