@@ -23,6 +23,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline as Priced
 from pipeplan.core.pipeline import Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.frontend.parameters import held_by
 from pipeplan.frontend.workload import Workload
@@ -146,24 +147,29 @@ def summary(ranks: list[tuple[list[Seen], list[int]]], count: int) -> tuple[floa
 
 
 def plan_of(count: int) -> Plan:
-    """Plan of two stages of three layers, one rank each, with made-up times."""
-    workload = tiny()
+    """Plan of two stages of three layers."""
+    return two_stages(tiny(), FAMILIES["1f1b-sno"].write((1,) * WORLD, count), MICRO_BATCH)
+
+
+def two_stages(workload: Workload, schedule: Schedule, micro_batch: int, slices: tuple[int, ...] = ()) -> Plan:
+    """Plan of two stages of half of the layers, one rank each, with made-up times."""
     names = tuple(name for name, _ in workload.module.named_children())
     described = describe("tiny", workload.module, names, held_by(workload.module, names))
     half = len(names) // WORLD
-    schedule = FAMILIES["1f1b-sno"].write((1,) * WORLD, count)
     return Plan(
         model="tiny",
         fingerprint=described.fingerprint,
         cluster="here",
         device_kinds=("cpu-worker",) * WORLD,
-        micro_batch=MICRO_BATCH,
-        micro_batches=count,
+        micro_batch=micro_batch,
+        micro_batches=schedule.micro_batches,
         optimizer="sgd",
         stages=tuple(
-            PlanStage(names[half * s : half * (s + 1)], (s,), 1, 1, WORLD - s, MemoryParts()) for s in range(WORLD)
+            PlanStage(names[half * s :][: half if s + 1 < WORLD else None], (s,), 1, 1, WORLD - s, MemoryParts())
+            for s in range(WORLD)
         ),
         schedule=schedule,
+        slices=slices,
         ranks=tuple(range(WORLD)),
         step_time=1,
         bound=1,
