@@ -26,7 +26,7 @@ from pipeplan.solve import solve
 from pipeplan_executor import Pipeline, launch
 from pipeplan_executor.zoo.decoder import decoder
 
-SEEDS = 3
+SEEDS = 2
 LENGTH = 64
 Batches = Callable[[torch.Generator, bool], tuple[Tensor, Tensor]]
 """A random batch of a generator: of what is trained on, or (True) of the rest."""
@@ -56,7 +56,7 @@ def adam(named: Any) -> torch.optim.Optimizer:
 
 TRIALS = {
     "digits": Trial("images", {"depths": (1,), "replicas": (2,)}, 256, 128, momentum, 100),
-    "characters": Trial("texts", {"depths": (2,), "replicas": (1,)}, 32, 8, adam, 150),
+    "characters": Trial("texts", {"depths": (2,), "replicas": (1,)}, 32, 8, adam, 80),
 }
 
 

@@ -17,14 +17,12 @@ from pipeplan.frontend.profile import profile_workload
 from pipeplan.solve import solve
 from pipeplan_executor import Pipeline, launch
 
-STEPS = 8
+STEPS, ROUNDS = 5, 4
 SHAPES: dict[str, dict[str, Any]] = {
     "2 replicas": {"depths": (1,), "replicas": (2,), "batch": 4 * SAMPLES},
     "2 replicas, level 1": {"depths": (1,), "replicas": (2,), "batch": 4 * SAMPLES, "zero": (1,)},
-    "2 stages of 2": {"depths": (2,), "replicas": (1,), "batch": 2 * SAMPLES},
-    "2 stages of 4": {"depths": (2,), "replicas": (1,), "batch": 4 * SAMPLES},
+    "2 stages": {"depths": (2,), "replicas": (1,), "batch": 4 * SAMPLES},
 }
-"""Of how many micro-batches, where there are two stages."""
 
 
 def main() -> None:
@@ -68,7 +66,7 @@ def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
         pipeline = Pipeline(plan, perceptron)
         batch = pipeline.workload.draw(plan.batch, torch.Generator().manual_seed(0))
         rows[name] = partial(pipeline.compute, *batch), partial(ended, pipeline)
-    return in_turn(rows, STEPS)
+    return in_turn(rows, STEPS, ROUNDS)
 
 
 def ended(pipeline: Pipeline) -> None:

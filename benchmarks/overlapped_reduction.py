@@ -153,10 +153,10 @@ Engine = tuple[Callable[[], object], Callable[[], None]]
 """One step, and what ends a turn."""
 
 
-def in_turn(engines: dict[str, Engine], steps: int = STEPS) -> dict[str, list[float]]:
+def in_turn(engines: dict[str, Engine], steps: int = STEPS, rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Return the milliseconds of each engine's steps, of the slower rank: means of ``steps``; engines take turns."""
     rows: dict[str, list[float]] = {name: [] for name in engines}
-    for number, (name, (step, settle)) in product(range(WARMUP + ROUNDS), tuple(engines.items())):
+    for number, (name, (step, settle)) in product(range(WARMUP + rounds), tuple(engines.items())):
         dist.barrier()
         step()
         began = time.monotonic()
