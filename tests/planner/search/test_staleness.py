@@ -1,5 +1,6 @@
 """Plans with one step of delay: what they take and keep, what is refused, what an answer says without it."""
 
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
+from pipeplan.io.export import exported
 from pipeplan.search.result import PUBLISHED, Result
 from pipeplan.solve import solve
 
@@ -22,6 +24,7 @@ def model() -> Model:
     return model_of([64] * 4, parameters=[32] * 4, update=[8] * 4, sizes=(1, 2))
 
 
+@lru_cache
 def answer(speed: int, batch: int = 8, **options: object) -> Result:
     """The best plan on four devices, whose links carry so many bytes per second."""
     cluster = Cluster.uniform(4, DeviceKind("unit"), Link(speed, 0))
@@ -62,6 +65,12 @@ def test_a_plan_and_its_file_say_so(tmp_path: Path) -> None:
     (tmp_path / "late.json").write_text(broken)
     with pytest.raises(InputError, match="contradicts itself"):
         Plan.load(tmp_path / "late.json")
+
+
+def test_a_file_for_torch_has_no_delay() -> None:
+    """Its lists end with a batch."""
+    with pytest.raises(InputError, match="torch's schedule files end with a batch"):
+        exported(answer(10**9).plan, "torch-csv")
 
 
 def test_an_answer_without_it_says_what_it_would_win() -> None:
