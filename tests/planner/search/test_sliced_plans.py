@@ -6,14 +6,17 @@ from random import Random
 
 import pytest
 
-from helpers.sliced_models import sliced_chain, unit_cluster
-from pipeplan import Plan, judge, load_cluster, load_model
-from pipeplan.core.cluster import Cluster, Overlap
+from helpers.sliced_models import sliced_chain, token_operators, unit_cluster
+from pipeplan import Plan, compare, judge, load_cluster, load_model
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Overlap
 from pipeplan.core.job import Job, Objective
-from pipeplan.core.model import Model
+from pipeplan.core.layers import Layer, LayerCost
+from pipeplan.core.model import Model, Profile
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Kind
 from pipeplan.core.validate import validate_plan, validate_schedule
 from pipeplan.core.validate.memory import most_in_flight
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.slices import sliced
 from pipeplan.schedules import sliced_families
 from pipeplan.search.evaluate import evaluate
@@ -127,3 +130,33 @@ def test_a_hand_written_plan_with_slices_is_judged() -> None:
     space = Space(sliced(model, 3), cluster, Job(2, slices=(3,), optimizer="sgd"))
     terapipe = space.candidates(((cluster.devices[0],), (cluster.devices[1],)), 1)[1]
     assert evaluate(cluster, terapipe, (0, 2, 4)).value == judgement.value
+
+
+def equal_stages(layers: int) -> Model:
+    """Equal layers, of which attention is half."""
+    model = sliced_chain(Random(0), layers)
+    cost = LayerCost(1200, 2400, 1200, 1200, 8, 0, 0, 0)
+    rows = tuple(Layer(f"l{i}", 0, (f"l{i - 1}",) if i else (), operators="g") for i in range(layers))
+    profile = Profile("unit", 1, (cost,) * layers, model.profiles[0].provenance)
+    return Model("equal", rows, (profile,), operators={"g": token_operators(6, 6)})
+
+
+def test_the_way_through_is_the_step_of_one_micro_batch() -> None:
+    """On equal stages with free links the bound of one micro-batch is its step: the last slice takes longest."""
+    model = equal_stages(4)
+    cluster = Cluster.uniform(4, DeviceKind("unit"), Link())
+    space = Space(sliced(model, 6), cluster, Job(1, slices=(6,), optimizer="sgd"))
+    candidate = space.candidates(tuple((device,) for device in cluster.devices), 1)[0]
+    value = evaluate(cluster, candidate, (0, 1, 2, 3, 4)).value
+    assert candidate.problem.evaluate((0, 1, 2, 3, 4)) == value
+    stages = assemble(candidate.chain, cluster, (0, 1, 2, 3, 4)).stages
+    assert value == 3600 + sum(each.duration(Kind.FORWARD, 5) + each.duration(Kind.BACKWARD, 5) for each in stages[1:])
+
+
+@pytest.mark.slow
+def test_families_of_slices_are_compared() -> None:
+    """A comparison has a row of each family, of whole sequences and of slices, each under its own numbers."""
+    job = Job(1, slices=(1, 3), optimizer="sgd", depths=(2,), replicas=(1,))
+    found = compare(sliced_chain(Random(3), 2), unit_cluster(2), job=job, time_limit=20)
+    assert {"gpipe", "1f1b-sno", "1f1b-slices", "terapipe"} <= {*found.results}
+    assert found.results["terapipe"].plan.slices == (4, 4, 4) and not found.results["gpipe"].plan.slices
