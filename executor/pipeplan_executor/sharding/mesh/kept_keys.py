@@ -94,8 +94,9 @@ class SlicedAttention:
         return replace(self, options=self.options._replace(mask=mask))
 
     def kept_of(self, query: Tensor, *_: Tensor) -> Sequence[Tensor]:
-        """Return what autograd keeps: no keys and values, which are here."""
-        return (query,)
+        """Return what autograd keeps: no keys and values, which are here, nor a tensor that holds them too."""
+        is_part = query.untyped_storage().nbytes() > query.nbytes
+        return (query.clone(memory_format=torch.contiguous_format) if is_part else query,)
 
     def to_tokens(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return tensors as they are."""
