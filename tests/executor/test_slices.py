@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -267,6 +268,19 @@ def test_slices_of_other_sequences_are_refused(tokens: tuple[int, ...]) -> None:
     """Their tokens add up to those of the model."""
     with pytest.raises(PlanError, match=f"sequences of {sum(tokens)} tokens, and those of layer embedding have 6"):
         fit(planned(models.tiny_decoder, tokens), models.tiny_decoder)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"staleness": 1}, "staleness and slices"),
+        ({"slices": ()}, r"the schedule has 2 slices of each sequence, and the plan names tokens of \(\)"),
+    ],
+)
+def test_what_does_not_run_in_slices_is_refused(change: dict[str, Any], why: str) -> None:
+    """The error says what to leave out."""
+    with pytest.raises(PlanError, match=why):
+        fit(replace(planned(models.tiny_decoder, (3, 3)), **change), models.tiny_decoder)
 
 
 def _shifted(logits: Tensor, labels: Tensor) -> Tensor:

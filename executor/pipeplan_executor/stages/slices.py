@@ -72,6 +72,12 @@ def sliced_flow(
         raise PlanError(f"the schedule has {parts} slices of each sequence, and the plan names tokens of {plan.slices}")
     if plan.sharded:
         raise PlanError(f"level {plan.zero} of ZeRO and slices of sequences do not run together; plan with --zero 0,1")
+    if plan.staleness:
+        raise PlanError("staleness and slices of sequences do not run together; plan without one of them")
+    if len(set(plan.teams)) > 1:
+        raise PlanError(
+            "teams of unlike sizes and slices of sequences do not run together; plan without --unlike-teams"
+        )
     found = SlicedFlow(plan.slices, [(None,) * len(flow[0])])
     weights = named_weights(module, sequence)
     for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
