@@ -19,6 +19,7 @@ from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.groups import Groups, Reading
+from pipeplan.frontend.operators.masks import hides_later
 from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
@@ -26,6 +27,8 @@ from pipeplan.frontend.operators.sources import CHANNEL, FEATURE, WHOLE, Source,
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.parameters import bytes_of
 from pipeplan.frontend.profile import counting
+
+Tokens = Sequence[int | None]
 
 
 class UnfollowedError(Exception):
@@ -53,9 +56,7 @@ def operators_of(record: Record, weights: Mapping[str, NamedWeight], samples: in
     return program_of(record, weights, samples).graph
 
 
-def program_of(
-    record: Record, weights: Mapping[str, NamedWeight], samples: int, tokens: Sequence[int | None] = ()
-) -> Program:
+def program_of(record: Record, weights: Mapping[str, NamedWeight], samples: int, tokens: Tokens = ()) -> Program:
     """Return a recorded layer as a program; arguments and errors are those of `operators_of`.
 
     ``tokens``: for layers that run on parts of their own tokens, the axis of these of each input that comes in parts.
@@ -68,13 +69,7 @@ def program_of(
 class _Follower:
     """Walk over the calls of a record."""
 
-    def __init__(
-        self,
-        record: Record,
-        weights: Mapping[str, NamedWeight],
-        samples: int,
-        tokens: Sequence[int | None] = (),
-    ) -> None:
+    def __init__(self, record: Record, weights: Mapping[str, NamedWeight], samples: int, tokens: Tokens = ()) -> None:
         self._record, self._samples, self._sliced = record, samples, bool(tokens)
         self._views: dict[int, View | None] = {}  # None: a constant
         self.steps: list[Step] = []
@@ -325,7 +320,8 @@ class _Follower:
         """Return what attention reads, and how heads may be divided."""
         query, key, value = call.given[:3]
         sizes = (self._each(bytes_of((query,))), self._each(bytes_of((key, value))))
-        return Attention(*sizes, gcd(query.shape[1], key.shape[1]), is_causal(call))
+        masked = any(hides_later(each, self._record.calls) for each in call.given[3:])
+        return Attention(*sizes, gcd(query.shape[1], key.shape[1]), is_causal(call), masked)
 
     def _joins(self, name: str, loop: str, readings: Sequence[tuple[Source, Reading]], found: Alignment) -> bool:
         """Let an operator be split along a loop if it cuts no axis unevenly, and return whether it may."""

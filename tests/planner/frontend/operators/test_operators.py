@@ -317,3 +317,26 @@ def test_names_of_shards(layer: str, weight: str, full: str) -> None:
     """A weight's name is relative to its layer's first module."""
     assert weight_name(layer, full) == weight
     assert shard_name(layer, weight) == full
+
+
+class Masked(nn.Module):
+    """Attention under a mask that the layer makes."""
+
+    def __init__(self, ahead: int) -> None:
+        super().__init__()
+        self.ahead = ahead
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        places = torch.arange(x.shape[1], device=x.device)
+        seen = (places <= places[:, None] + self.ahead) & x.new_ones((), dtype=torch.bool)
+        y = x.unsqueeze(1)
+        return nn.functional.scaled_dot_product_attention(y, y, y, attn_mask=seen).squeeze(1)
+
+
+def test_masks_that_hide_later_tokens_are_known() -> None:
+    """They are made of numbers alone, and looked at; that of an input is not known."""
+    found = layers_operators(lambda: chain(Masked(0), Masked(1)))
+    back, ahead = (found.operators(name)["attention"].attention for name in ("1", "2"))
+    assert back is not None and ahead is not None
+    assert (back.causal, back.masked, ahead.masked) == (False, True, False)
