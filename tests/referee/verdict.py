@@ -277,9 +277,9 @@ def _contradictory_wishes(document: Document) -> str | None:
         return "unlike teams of one size"
     if asked["regular"] and (asked["objective"] == "bottleneck" or asked["intra_layer"] or asked["unlike_teams"]):
         return "regular plans of anything but steps, whole layers and equal teams"
-    sliced = max(asked["slices"], default=1) > 1
-    if asked["staleness"] and (asked["objective"] != "period" or asked["intra_layer"] or sliced):
-        return "one step of delay in anything but a long run of whole layers and sequences"
+    shared = asked["intra_layer"] or max(asked["slices"], default=1) > 1 or max(asked["zero"], default=0) > 1
+    if asked["staleness"] and (asked["objective"] != "period" or shared):
+        return "one step of delay in anything but a long run of whole layers, weights and sequences"
     return None
 
 
