@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import count, islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,11 @@ def test_many_answers_hold(part: int) -> None:
 def test_answers_on_large_clusters_hold(part: int) -> None:
     """The same on 500 questions about clusters of up to ten devices."""
     assert disputes(range(100 * part, 100 * part + 100), large=True) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_answers_with_one_step_of_delay_hold() -> None:
+    """The same on 200 questions about gradients that are one step late."""
+    late = (number for number in count(20_000) if question(number)["job"].get("staleness"))
+    assert disputes(islice(late, 200)) == []
