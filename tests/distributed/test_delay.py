@@ -14,6 +14,7 @@ from helpers.distributed.lasting import STEPS, Killer, lasting_plan, undisturbed
 from helpers.distributed.together import Job, done
 from helpers.quick import QUICK
 from pipeplan_executor import run
+from pipeplan_executor.calibrate.engine import engine_work
 from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.train.saving import Saving
 
@@ -100,6 +101,7 @@ def test_a_run_that_is_killed_between_two_batches_goes_on_exactly(tmp_path: Path
         report = run(lasting_plan(2, 1), unhurried, steps=STEPS, warmup=0, timeout=12.0, saving=saving, restarts=1)
     assert killer.sent == [SIGKILL] and report.first > 0
     assert len(report.losses) == STEPS - report.first
+    assert engine_work(lasting_plan(2, 1), report) is None  # no step is by itself
     model = as_plain(tmp_path)["model"]
     assert model.keys() == undisturbed.keys()
     assert all(torch.equal(value, undisturbed[name]) for name, value in model.items())

@@ -48,11 +48,11 @@ class EngineWork:
 
 
 def engine_work(plan: Plan, report: RunReport) -> EngineWork | None:
-    """Return the engine's own work in the steps of a run on CPUs; None if no step was timed.
+    """Return the engine's own work in the steps of a run on CPUs; None if no step was timed, or none by itself.
 
     On GPUs actions are recorded as they are launched, not as they run.
     """
-    if not report.step_times:
+    if not report.step_times or plan.staleness:
         return None
     measured = observed(report.timelines, report.step_times, tied=plan.pipeline.tied, gathers=plan.zero > 0).actions
     stages = tuple(

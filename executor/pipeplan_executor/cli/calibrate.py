@@ -34,6 +34,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Run, calibrate, write, solve, print."""
+    from dataclasses import replace
     from pathlib import Path
 
     from pipeplan.core.plan import Plan
@@ -45,7 +46,7 @@ def run(options: Namespace) -> int:
 
     if is_first():
         try_outputs(options, files=("output", "save_cluster", "save_plan"))
-    plan = Plan.load(options.plan)
+    plan = replace(Plan.load(options.plan), staleness=0)  # steps that end by themselves
     _as_planned(options, plan)
     asking = asked(**question(options), asker="calibrate")
     model, cluster = asking.model, asking.cluster

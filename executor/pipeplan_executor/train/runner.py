@@ -226,9 +226,10 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 seen.ends.append(end)
                 seen.spans.append(pipeline.recorder.spans)
             if told:
-                on_step(
-                    number + 1, loss, end - start, _largest(peak(), pipeline.tensor_group.rank, len(plan.ranks), device)
-                )
+                rank = pipeline.tensor_group.rank
+                # without a barrier this rank's own: what all ranks tell each other would be one
+                peaks = [peak()] if seen.rolling else _largest(peak(), rank, len(plan.ranks), device)
+                on_step(number + 1, loss, end - start, peaks)
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
     losses = [*losses[1:], pipeline.drain()] if seen.rolling and losses else losses
