@@ -310,6 +310,7 @@ class Pipeline:
             return
         step = self.moment.step
         if self._engine.is_running:
+            self.recorder.clear()
             with self._around_step():
                 self._engine.end()
         self.moment.step, (self.modules, self.updates, self._stages) = step, self._delay.newest
