@@ -79,7 +79,7 @@ def test_peaks_need_no_timeline() -> None:
 
 def test_only_plans_whose_bound_is_below_the_incumbent_are_worth_time() -> None:
     """Where there is no time for more, a heuristic is simulated if its bound is below the incumbent, else bounded."""
-    asked = space(3)
+    asked = space(11)
     assert asked is not None
     least = min(row.value for row in judged(asked).values() if row.value is not None)
     rows = judged(asked, incumbent=lambda: least, pace=Slow()).values()

@@ -39,7 +39,7 @@ PRICED = (
     *("recompute", "overlap_reduction", "schedules"),
 )
 """What a job says of prices; the rest is about the space."""
-FIGURES = tuple(name for name in Stage.__dataclass_fields__ if name not in ("runtime", "limit"))
+FIGURES = tuple(name for name in Stage.__dataclass_fields__ if name not in ("runtime", "limit", "slices"))
 
 
 def document_of(number: int) -> Document:

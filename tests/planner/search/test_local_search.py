@@ -97,7 +97,7 @@ def test_a_message_brings_back_the_same_plan():
 
 
 def test_a_message_outside_the_space_is_no_plan():
-    message = Message(None, 0, ((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10), 0)
+    message = Message(None, 0, 1, ((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10), 0)
     assert message.plan(Spaces(MODEL, CLUSTER, JOB)) is not None
     assert message.plan(Spaces(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", depths=(3,)))) is None
 
