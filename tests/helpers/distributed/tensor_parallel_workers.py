@@ -338,5 +338,6 @@ def report() -> tuple[RunReport, Schedule]:
         precision=None,
         progress=False,
         tensor_parallel=declared(plan),
+        prefill=False,
     )
     return runner._rank(plan, one_block, options), plan.schedule
