@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from pipeplan_formulations.common.report import Limits, Stop
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.signals import interruptible, received
 
 OnProgress = Callable[[int | None, int, int], None]
@@ -160,6 +160,15 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
         else:
             self._pushed += 1
             self._insert(node)
+
+    def report(self, wall: float, backend: str) -> Report[Solution]:
+        """What is known now that the search has ended, after so many seconds."""
+        status, stop = Status.FEASIBLE, self.stop
+        if self.value is None:
+            status = Status.INFEASIBLE if self.refuted else Status.UNKNOWN
+        elif self.bound == self.value:
+            status, stop = Status.OPTIMAL, Stop.OPTIMALITY
+        return Report(status, stop, self.value, self.bound, wall, backend, "1", self.limits.seed, self.incumbent)
 
     def run(self) -> None:
         """Search until the gap is closed, no node is open, the time is over, or a signal is received."""

@@ -243,11 +243,4 @@ def solve(problem: JointPipeline, limits: Limits, on_progress: Progress | None =
     clock = Clock(limits)
     search = Search(problem, limits, lambda value, bound, _: on_progress(value, bound) if on_progress else None)
     search.run()
-    value, bound, stop = search.value, search.bound, search.stop
-    if value is None:
-        status = Status.INFEASIBLE if search.refuted else Status.UNKNOWN
-    elif bound == value:
-        status, stop = Status.OPTIMAL, Stop.OPTIMALITY
-    else:
-        status = Status.FEASIBLE
-    return Report(status, stop, value, bound, clock.wall, NAME, "1", limits.seed, search.incumbent)
+    return search.report(clock.wall, NAME)

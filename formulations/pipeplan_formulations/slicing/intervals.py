@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, Step
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.slicing.instance import Cuts, Slicing
 
@@ -113,11 +113,4 @@ def solve(problem: Slicing, limits: Limits, on_progress: Progress | None = None)
     clock = Clock(limits)
     search = Intervals(problem, limits, on_progress)
     search.run()
-    value, bound, stop = search.value, search.bound, search.stop
-    if value is None:
-        status = Status.INFEASIBLE if search.refuted else Status.UNKNOWN
-    elif bound == value:
-        status, stop = Status.OPTIMAL, Stop.OPTIMALITY
-    else:
-        status = Status.FEASIBLE
-    return Report(status, stop, value, bound, clock.wall, "programmes", "1", limits.seed, search.incumbent)
+    return search.report(clock.wall, "programmes")
