@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.distributed import models
+from helpers.group_of_one import group_of_one
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.errors import InputError
@@ -33,10 +33,8 @@ SCHEDULE = FAMILIES["gpipe"].write((1,), 3)
 @pytest.fixture(scope="module", autouse=True)
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A process group of this process."""
-    store = tmp_path_factory.mktemp("alone") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with group_of_one(tmp_path_factory.mktemp("alone")):
+        yield
 
 
 class Total(nn.Module):

@@ -24,9 +24,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.group_of_one import group_of_one
 from helpers.plans import plan_for
 from helpers.stages import stage_of
 from pipeplan.core.errors import PlanError
@@ -225,11 +225,8 @@ def drawn(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def test_wrappers_that_sum_or_shard_by_themselves_are_refused(tmp_path) -> None:
     """2, 3: data parallelism is the plan's own; a wrapper would sum nothing, or lose gradients, without a word."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
+    with group_of_one(tmp_path):
         wrapped = nn.Sequential(nn.parallel.DistributedDataParallel(nn.Linear(6, 6)), nn.Linear(6, 6))
-    finally:
-        dist.destroy_process_group()
     plain = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     plan = plan_for(plain, "01", (0, 1, 2), FAMILIES["gpipe"].write((1, 1), 2))
     with pytest.raises(PlanError, match="0 is wrapped in DistributedDataParallel; give the bare module"):

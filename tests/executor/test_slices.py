@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
 from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama
 from helpers.distributed import models
+from helpers.group_of_one import group_of_one
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from helpers.sliced import on_one_rank, sliced
@@ -42,10 +42,8 @@ Build = Callable[[], Workload]
 @pytest.fixture(scope="module", autouse=True)
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A process group of this process."""
-    store = tmp_path_factory.mktemp("alone") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with group_of_one(tmp_path_factory.mktemp("alone")):
+        yield
 
 
 def planned(build: Build, tokens: tuple[int, ...], stages: int = 1, split: bool = False, again: bool = False) -> Plan:

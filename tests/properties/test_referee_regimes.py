@@ -1,7 +1,7 @@
 """Every regime of the search, entered through `solve` by lower thresholds, against the referee."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -177,19 +177,6 @@ REGIMES = {
         suits=lambda own: own["job"].get("order") == "given",
         first=130,
     ),
-    "tree of aggregates, late gradients": Regime(
-        AggregateNode, "_below", AGGREGATES, suits=free, change=late, first=21
-    ),
-    "large aggregates, late gradients": Regime(
-        AggregateNode,
-        "advance",
-        LARGE,
-        exact=False,
-        when=lambda own, _: not own[0].small,
-        suits=free,
-        change=late,
-        first=170,
-    ),
     "many partitions, late gradients": Regime(
         family_node.FamilyNode, "advance", (UNLISTED,), suits=free, change=late, first=39
     ),
@@ -224,7 +211,10 @@ REGIMES = {
     "graph": Regime(GraphNode, "advance", suits=lambda own: not step(own), first=282),
     "any order": Regime(AnyOrderNode, "advance", suits=lambda own: "any" in own["job"].get("schedules", ())),
 }
-
+REGIMES |= {
+    f"{name}, late gradients": replace(REGIMES[name], change=late)
+    for name in ("tree of aggregates", "large aggregates")
+}
 
 DEAR = "boxes of counts, late gradients"
 """A regime whose questions take seconds."""

@@ -1,4 +1,4 @@
-"""Where the tokens of a model are, and that it can run on one slice of them after the other.
+"""`sliced_flow`: the axes of tokens in all tensors of a model that can run on one slice after the other.
 
 ::
 

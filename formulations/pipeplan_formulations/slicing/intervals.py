@@ -46,15 +46,7 @@ class Interval:
 
 
 class Intervals(BranchAndBound[Interval, Cuts]):
-    """The search.
-
-    Parameters
-    ----------
-    problem : Slicing
-    limits : Limits
-    on_progress : callable, optional
-        See `Progress`.
-    """
+    """The search of `solve`, which has its parameters."""
 
     def __init__(self, problem: Slicing, limits: Limits, on_progress: Progress | None = None) -> None:
         super().__init__(limits, lambda value, bound, _: on_progress(value, bound) if on_progress else None)

@@ -255,9 +255,8 @@ class Chain(LayerTables):
     def link_counts(self, micro_batches: int) -> Array:
         """Return the micro-batches, or slices, on the busiest resource of each link in a step, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // period) for m in remainders) for period, remainders in self.busiest]
-        return self.slices * np.maximum(
-            np.array(counts, np.int64), 1
-        )  # with few micro-batches another resource of the link is used
+        least = np.maximum(np.array(counts, np.int64), 1)  # with few micro-batches another resource is used
+        return self.slices * least
 
     def head(self, stages: int) -> "Chain":
         """Return the same chain on the first ``stages`` stages."""

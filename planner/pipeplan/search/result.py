@@ -193,7 +193,7 @@ def as_text(result: Result) -> str:
 def _recut(result: Result) -> Iterator[str]:
     """Yield lines on the plan with slices of unlike lengths."""
     if result.recut is not None:
-        time, own = result.recut.period or result.recut.step_time, result.recut.slices
+        time, own = result.recut.value, result.recut.slices
         yield from wrapped(
             f"cut again: with {len(own)} slices of {min(own)} to {max(own)} tokens this plan takes {format_time(time)} "
             f"({_more(time, result.value)}); the bound is that of equal slices"
@@ -285,8 +285,7 @@ def _beside(result: Result) -> dict[str, object]:
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
     if result.recut is not None:
-        time = result.recut.period or result.recut.step_time
-        found["recut"] = {"slices": list(result.recut.slices), "time_s": time / 1e9}
+        found["recut"] = {"slices": list(result.recut.slices), "time_s": result.recut.value / 1e9}
     if result.whole.operators or result.whole.lengths:
         found["whole_in_teams"] = result.whole.as_json()
     if result.layouts:
