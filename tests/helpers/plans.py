@@ -11,6 +11,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
+from pipeplan.core.priority import Priority, Send
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import tied_stages, with_reductions
 from pipeplan.costs.chain import UNLIMITED
@@ -144,3 +145,23 @@ def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:
 
     stages = tuple(map(changed, range(len(plan.stages)), plan.pipeline.stages, plan.stages))
     return replace(plan, pipeline=replace(plan.pipeline, stages=stages))
+
+
+def with_priority(plan: Plan, chunks: int, lost: float = 0.0) -> Plan:
+    """The plan with all layers of replicated stages summed front first, in so many chunks each; its times are made up.
+
+    One half of each layer's chunks leaves back layers first, the other behind them front layers first. ``lost``: the
+    share of each layer's gradients that may be lost.
+    """
+
+    def of(stage: PlanStage) -> Priority:
+        if stage.replicas == 1:
+            return Priority(0)
+        half = chunks // 2
+        early = [Send(name, chunks - half, 0, 0, 0) for name in reversed(stage.layers)]
+        late = [Send(name, half, 0, 0, 0) for name in stage.layers if half]
+        return Priority(1, (*early, *late), tuple((name, lost) for name in stage.layers if lost))
+
+    own = tuple(map(of, plan.stages))
+    stages = tuple(replace(stage, buckets=(), reduce=0) for stage in plan.pipeline.stages)
+    return replace(plan, priority=own, period=plan.step_time, pipeline=replace(plan.pipeline, stages=stages))

@@ -10,6 +10,7 @@ from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan_files import plan_files
+from pipeplan.core.priority import Priority
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.strategies import LayerStrategies
 from pipeplan.core.tabular import Table, Tabular, Unit
@@ -145,6 +146,9 @@ class Plan(Tabular):
     staleness : int
         1 if the gradients of a batch are applied while the next one runs; then ``period`` is that of a run without a
         flush (`pipeplan.schedules.stale`), and ``step_time`` that of a batch alone.
+    priority : tuple of Priority
+        For each stage how its gradients are summed in chunks, front layers first, while the next step begins; empty
+        if they are not. Then ``step_time`` is that of a step with all its sums behind it.
     shards : tuple of (str, int or GroupedAxis)
         Parameters that the devices of their stage's team share out, by their names in the whole model, and the axis of
         each.
@@ -197,6 +201,7 @@ class Plan(Tabular):
     gradient_bytes: int | None = None
     slices: tuple[int, ...] = ()
     staleness: int = 0
+    priority: tuple[Priority, ...] = ()
 
     @property
     def shape(self) -> str:
@@ -211,8 +216,8 @@ class Plan(Tabular):
         return (
             f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}{self.cut}, "
             f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
-            + ", gradients one step late"
-            * self.staleness
+            + ", gradients one step late" * self.staleness
+            + ", sums front layers first" * bool(self.priority)
         )
 
     @property
@@ -262,8 +267,8 @@ class Plan(Tabular):
 
     @property
     def predicted(self) -> int:
-        """The predicted time of a step as it is run: with ``staleness`` 1 the period, as no step waits for its end."""
-        return self.period or self.step_time if self.staleness else self.step_time
+        """The predicted time of a step as it is run: the period where no step waits for the end of its sums."""
+        return self.period or self.step_time if self.staleness or self.priority else self.step_time
 
     @property
     def proof(self) -> str:

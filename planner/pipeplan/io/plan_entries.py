@@ -9,6 +9,7 @@ from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage
 from pipeplan.core.plan import Context, Plan, PlanStage
+from pipeplan.core.priority import Priority, Send
 from pipeplan.core.strategies import AttentionMethod
 from pipeplan.io.schema import Count, Items, Strict, Whole
 from pipeplan.io.strategies_entry import LayerStrategiesEntry
@@ -175,6 +176,35 @@ class PipelineEntry(Strict):
     tied: Items[Items[Whole]] = ()
 
 
+class SendEntry(Strict):
+    """Chunks of one layer's gradients; see `pipeplan.core.priority.Send`."""
+
+    describes = Send
+
+    layer: str
+    chunks: Count
+    ready: Whole
+    time: Whole
+    needed: Whole
+
+
+class LostEntry(Strict):
+    """What of a layer's gradients need not arrive where they are added."""
+
+    layer: str
+    share: Annotated[float, Field(gt=0, lt=1)]
+
+
+class PriorityEntry(Strict):
+    """The order of a stage's sums; see `pipeplan.core.priority.Priority`."""
+
+    describes = Priority
+
+    chunk: Whole = 0
+    sends: Items[SendEntry] = ()
+    lost: Items[LostEntry] = ()
+
+
 class PlanFile(Strict):
     """Schema of a plan file."""
 
@@ -217,6 +247,7 @@ class PlanFile(Strict):
     period: Whole | None = None
     staleness: Annotated[int, Field(ge=0, le=1)] = 0
     """1 if the gradients of a batch are applied while the next one runs."""
+    priority: Items[PriorityEntry] = ()
     team: Count = 1  # in files from before stages had teams of their own
     """Devices of every team, in older files."""
     shards: Items[ShardEntry] = ()

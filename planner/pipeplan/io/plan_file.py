@@ -13,6 +13,7 @@ from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
+from pipeplan.core.priority import Priority, Send
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
 from pipeplan.core.strategies import LayerStrategies
@@ -24,6 +25,7 @@ from pipeplan.io.plan_entries import (
     PipelineEntry,
     PlanFile,
     PlanStageEntry,
+    PriorityEntry,
     ScheduleEntry,
     StageEntry,
 )
@@ -47,11 +49,11 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 _MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "strategies", "context",
-         "parallelism", "yardstick")  # fmt: skip
+         "parallelism", "yardstick", "priority")  # fmt: skip
 _PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
 """Fields that are the same in the file and in the plan."""
 _OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "strategies", "context", "parallelism",
-             "yardstick", "slices", "staleness")  # fmt: skip
+             "yardstick", "slices", "staleness", "priority")  # fmt: skip
 """Fields without which older versions read plans: they are left out where they say nothing."""
 
 
@@ -73,6 +75,10 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "parallelism": plan.parallelism,
         "yardstick": {name: figure for name, figure in asdict(plan.yardstick).items() if figure},
         "staleness": plan.staleness or None,
+        "priority": [
+            asdict(own) | {"lost": [{"layer": name, "share": share} for name, share in own.lost]}
+            for own in plan.priority
+        ],
     }
     return {name: value for name, value in data.items() if name not in _OPTIONAL or value not in (None, (), [], {})}
 
@@ -153,6 +159,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         strategies=_in_order(strategies_of(file.strategies), [name for entry in file.stages for name in entry.layers]),
         context=_context(file.context),
         parallelism=file.parallelism or tuple(_former_parallelism(file)),
+        priority=tuple(map(_priority, file.priority)),
         yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
         **_fields(file, *_MADE, "zero"),
     )
@@ -250,6 +257,11 @@ def _stage(entry: PlanStageEntry, team: int) -> PlanStage:
     links = tuple(Link(link.bandwidth, link.latency) for link in entry.links)
     memory = MemoryParts(**_fields(entry.memory))
     return PlanStage(memory=memory, shares=shares, team=max(entry.team, team), links=links, **own)
+
+
+def _priority(entry: PriorityEntry) -> Priority:
+    sends = tuple(Send(**_fields(send)) for send in entry.sends)
+    return Priority(entry.chunk, sends, tuple((row.layer, row.share) for row in entry.lost))
 
 
 def _pipeline(entry: PipelineEntry, gathers: bool, coupled: bool) -> Pipeline:

@@ -5,7 +5,7 @@
     orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline), period
     orders            ──▶ most in flight ─────▶ stages[].in_flight ──▶ memory.activations
     pipeline.stages   ──▶ resident, workspace ▶ memory.static, memory.workspace
-    pipeline.stages   ──▶ buckets ────────────▶ reduce
+    pipeline.stages   ──▶ buckets ────────────▶ reduce, or priority ▶ reduce
     transfers         ◀─▶ returns               one tensor, the same link there and back
 
 `validate_plan` checks that a plan belongs to a model and a cluster.
@@ -20,9 +20,11 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Transfer, exposed
 from pipeplan.core.plan import Plan, PlanStage
+from pipeplan.core.priority import with_sums_behind
 from pipeplan.core.schedule import Kind
 from pipeplan.core.validate.memory import validate_memory
 from pipeplan.core.validate.plan import device_faults, stage_claims
+from pipeplan.core.validate.priority import priority_faults
 from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.core.wording import counted
 from pipeplan.simulate import makespan, period, rolling_period
@@ -43,7 +45,7 @@ def validate_claims(plan: Plan) -> None:
         Listing every contradiction.
     """
     what = f"the plan for {plan.model!r}"
-    refuse(what, [*_names(plan), *_places(plan), *_transfers(plan)])
+    refuse(what, [*_names(plan), *_places(plan), *_transfers(plan), *priority_faults(plan)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     refuse(what, [*_lists(plan), *_buckets(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
     validate_memory(plan.schedule, plan.pipeline)
@@ -268,7 +270,7 @@ def _in_formats(weights: int, each: int) -> list[int]:
 
 
 def _step_time(plan: Plan) -> Iterator[str]:
-    simulated = makespan(plan.schedule, plan.pipeline)
+    simulated = makespan(plan.schedule, with_sums_behind(plan.pipeline, plan.priority))
     if plan.period is not None:
         long_run = (rolling_period if plan.staleness else period)(plan.schedule, plan.pipeline)
         if (plan.step_time, plan.period) != (simulated, long_run):

@@ -1,0 +1,105 @@
+"""`Priority`: gradients of a stage that are summed in chunks, those of its front layers first.
+
+The sums go on while the next step begins. Its first forward waits at each layer for the sums of that layer only::
+
+    last backward    │ layer 2 │ layer 1 │ layer 0 │
+    sums                       ├2┤2├1┤1├1┤0├0┤0├0┤1├2├2┤
+    next forward                                    │0│1│  │2│        layer 2 waits, layer 0 did longer
+                                         needed of 2:  ├───┤ from the begin of a forward that waits for nothing
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipeplan.core.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Some chunks of one layer's gradients that are summed one behind the other.
+
+    Attributes
+    ----------
+    layer : str
+    chunks : int
+        How many of the layer's chunks.
+    ready : int
+        Nanoseconds before the end of the stage's last backward at which the layer's gradients are complete.
+    time : int
+        Nanoseconds for which these chunks keep the link busy, without what may be lost.
+    needed : int
+        Nanoseconds behind the begin of the next step's first forward at which the layer's new weights are needed.
+    """
+
+    layer: str
+    chunks: int
+    ready: int
+    time: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class Priority:
+    """The order of a stage's sums, the same on all its replicas, and what of them may be lost.
+
+    A layer's gradients, one behind the other, are cut into as many nearly equal chunks as its sends have together.
+
+    Attributes
+    ----------
+    chunk : int
+        Most bytes of a chunk.
+    sends : tuple of Send
+        In the order in which they begin. A chunk that is ready waits for all that come before it. Empty for a stage
+        that sums nothing.
+    lost : tuple of (str, float)
+        Layers, and the share of each one's bytes that need not arrive in the half of the sum in which gradients are
+        added. Other layers lose nothing.
+    """
+
+    chunk: int
+    sends: tuple[Send, ...] = ()
+    lost: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def exposed(self) -> int:
+        """Nanoseconds by which the next step is later than it would be if there were no sums."""
+        return max([0, *(end - send.needed for end, send in zip(self.ends, self.sends, strict=True))])
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Nanoseconds from the end of the last backward to the end of each send; negative for those ahead of it."""
+        ends: list[int] = []
+        for send in self.sends:
+            ends.append(max([-send.ready, *ends[-1:]]) + send.time)
+        return tuple(ends)
+
+    @property
+    def behind(self) -> int:
+        """Nanoseconds from the end of the last backward to the end of all sums."""
+        return max([0, *self.ends[-1:]])
+
+    @property
+    def binding(self) -> tuple[str, ...]:
+        """Layers for whose sums the next step waits longest, in the order of the stage; none if it waits for none."""
+        late = self.exposed
+        rows = [(send.needed, send.layer) for end, send in zip(self.ends, self.sends, strict=True)
+                if late and end - send.needed == late]  # fmt: skip
+        return tuple(dict.fromkeys(layer for _, layer in sorted(rows)))
+
+    @cached_property
+    def chunks(self) -> dict[str, int]:
+        """Number of chunks of each layer."""
+        found = Counter[str]()
+        for send in self.sends:
+            found[send.layer] += send.chunks
+        return dict(found)
+
+
+def with_sums_behind(pipeline: Pipeline, priority: Sequence[Priority]) -> Pipeline:
+    """Return the pipeline of a step that no other one follows: all its sums end before its updates."""
+    if not priority:
+        return pipeline
+    stages = zip(pipeline.stages, priority, strict=True)
+    return replace(pipeline, stages=tuple(replace(stage, reduce=own.behind) for stage, own in stages))
