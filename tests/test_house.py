@@ -60,6 +60,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "schedule": {"common"},
         "sharding": {"common"},
         "slicing": {"common"},
+        "priority": {"common"},
         "fractional": {"common", "partition"},
         "allocation": {"common", "partition", "graph"},
         "joint": {"common", "partition", "schedule"},
