@@ -8,11 +8,13 @@ from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.priority import with_sums_behind
 from pipeplan.core.schedule import Kind
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.core.strategies import LayerStrategies
 from pipeplan.costs.sharding.mixed import kinds_of
 from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.simulate import makespan
 
 
 def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
@@ -40,13 +42,21 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=evaluated.schedule,
         ranks=evaluated.candidate.ranks,
-        step_time=evaluated.timeline.makespan if long_run else evaluated.value,
+        step_time=_alone(evaluated) if long_run else evaluated.value,
         bound=bound,
         pipeline=pipeline,
         zero=chain.zero if replicated else min(job.zero, default=0),
         period=evaluated.value if long_run else None,
         staleness=job.staleness,
+        priority=evaluated.priority,
     )
+
+
+def _alone(evaluated: EvaluatedPlan) -> int:
+    """Nanoseconds of a step that no other one follows."""
+    if not evaluated.priority:
+        return evaluated.timeline.makespan
+    return makespan(evaluated.schedule, with_sums_behind(evaluated.pipeline, evaluated.priority))
 
 
 def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:

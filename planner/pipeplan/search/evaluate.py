@@ -18,11 +18,13 @@ from itertools import pairwise
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.priority import Priority
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
+from pipeplan.costs.front_first import beside
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate
@@ -45,12 +47,16 @@ MOST = REGIMES.simulated_actions.most
 
 @dataclass(frozen=True)
 class EvaluatedPlan:
-    """A partition of a candidate, with its value in nanoseconds."""
+    """A partition of a candidate, with its value in nanoseconds.
+
+    ``priority``: for each stage its sums, front layers first, where they run so.
+    """
 
     cluster: Cluster
     candidate: Candidate
     boundaries: Boundaries
     value: int
+    priority: tuple[Priority, ...] = ()
 
     @property
     def label(self) -> str:
@@ -62,7 +68,9 @@ class EvaluatedPlan:
         """The pipeline of the plan."""
         candidate = self.candidate
         again = candidate.recompute(self.boundaries)
-        return assemble(candidate.chain, self.cluster, self.boundaries, again, placement=candidate.placement)
+        own = assemble(candidate.chain, self.cluster, self.boundaries, again, placement=candidate.placement)
+        late = [each.exposed for each in self.priority]
+        return beside(own, candidate.chain, self.boundaries, late) if self.priority else own
 
     @cached_property
     def schedule(self) -> Schedule:
