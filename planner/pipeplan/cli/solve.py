@@ -30,6 +30,19 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="with --slices: cut the answer's sequences again, into slices of unlike lengths, where that is faster",
     )
+    sums = group(parser, "gradients on slow links")
+    sums.add_argument(
+        "--front-first",
+        action="store_true",
+        help="with --objective period: sums of front layers first, while the next step begins; saved where faster",
+    )
+    sums.add_argument(
+        "--loss-budget",
+        type=number,
+        default=0.0,
+        metavar="SHARE",
+        help="the same, and this share of gradients, like 0.02, need not arrive where they are added (0)",
+    )
     varying = group(parser, "times that vary")
     varying.add_argument(
         "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of perturbed steps"
@@ -70,11 +83,13 @@ def run(options: Namespace) -> int:
             **limits(options),
             robust=robust,
             unequal_slices=options.unequal_slices,
+            front_first=options.front_first,
+            loss_budget=options.loss_budget,
             on_progress=on_progress,
         )
     show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
     if options.output:
-        (result.recut or result.plan).save(options.output)
+        result.fastest.save(options.output)
     if options.plot:
         from pipeplan.report.plot.gantt import save_gantt
         from pipeplan.report.plot.labels import device_labels

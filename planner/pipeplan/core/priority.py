@@ -1,6 +1,7 @@
 """`Priority`: gradients of a stage that are summed in chunks, those of its front layers first.
 
-The sums go on while the next step begins. Its first forward waits at each layer for the sums of that layer only::
+The sums go on while the next step begins. Its first forward waits at each layer for the sums of that layer's unit
+only. Units are layers, or small neighbours together::
 
     last backward    │ layer 2 │ layer 1 │ layer 0 │
     sums                       ├2┤2├1┤1├1┤0├0┤0├0┤1├2├2┤
@@ -12,25 +13,29 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from pipeplan.core.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Some chunks of one layer's gradients that are summed one behind the other.
+    """Some chunks of one unit's gradients that are summed one behind the other.
+
+    A unit is a layer, and those behind it up to the next one that a send of the stage names.
 
     Attributes
     ----------
     layer : str
+        The first layer of the unit.
     chunks : int
-        How many of the layer's chunks.
+        How many of the unit's chunks.
     ready : int
-        Nanoseconds before the end of the stage's last backward at which the layer's gradients are complete.
+        Nanoseconds before the end of the stage's last backward at which the unit's gradients are complete.
     time : int
         Nanoseconds for which these chunks keep the link busy, without what may be lost.
     needed : int
-        Nanoseconds behind the begin of the next step's first forward at which the layer's new weights are needed.
+        Nanoseconds behind the begin of the next step's first forward at which the unit's new weights are needed.
     """
 
     layer: str
@@ -44,7 +49,7 @@ class Send:
 class Priority:
     """The order of a stage's sums, the same on all its replicas, and what of them may be lost.
 
-    A layer's gradients, one behind the other, are cut into as many nearly equal chunks as its sends have together.
+    A unit's gradients, one behind the other, are cut into as many nearly equal chunks as its sends have together.
 
     Attributes
     ----------
@@ -54,8 +59,8 @@ class Priority:
         In the order in which they begin. A chunk that is ready waits for all that come before it. Empty for a stage
         that sums nothing.
     lost : tuple of (str, float)
-        Layers, and the share of each one's bytes that need not arrive in the half of the sum in which gradients are
-        added. Other layers lose nothing.
+        First layers of units, and the share of each unit's bytes that need not arrive in the half of the sum in which
+        gradients are added. Other units lose nothing.
     """
 
     chunk: int
@@ -82,7 +87,7 @@ class Priority:
 
     @property
     def binding(self) -> tuple[str, ...]:
-        """Layers for whose sums the next step waits longest, in the order of the stage; none if it waits for none."""
+        """First layers of the units for which the next step waits longest, in order; none if it waits for none."""
         late = self.exposed
         rows = [(send.needed, send.layer) for end, send in zip(self.ends, self.sends, strict=True)
                 if late and end - send.needed == late]  # fmt: skip
@@ -90,11 +95,19 @@ class Priority:
 
     @cached_property
     def chunks(self) -> dict[str, int]:
-        """Number of chunks of each layer."""
+        """Number of chunks of each unit, by its first layer."""
         found = Counter[str]()
         for send in self.sends:
             found[send.layer] += send.chunks
         return dict(found)
+
+    def units(self, layers: Sequence[str]) -> list[int]:
+        """Return the number of layers of each unit of a stage on these layers, the last ones first, as of buckets.
+
+        Layers without gradients ahead of the first unit belong to it.
+        """
+        edges = [0, *[i for i, name in enumerate(layers) if name in self.chunks][1:], len(layers)]
+        return [b - a for a, b in pairwise(edges)][::-1] if self.sends else []
 
 
 def with_sums_behind(pipeline: Pipeline, priority: Sequence[Priority]) -> Pipeline:

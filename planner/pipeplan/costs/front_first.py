@@ -6,8 +6,9 @@
     last backward   │ 2 │ 1 │ 0 │                         │u0 0│u1 1│u2 2│
     ready               2   1   0                         0    1    2     needed
 
-A layer's gradients are cut into equal chunks. Each takes a base time, and its part of the layer's sum. Of what is lost
-of a layer only the half of the sum is spared in which gradients are added.
+Small neighbours are one unit, whose gradients are ready and needed when those of its first layer are. A unit is cut
+into equal chunks. Each takes a base time, and its part of the unit's sum. Of what is lost only the half of the sum is
+spared in which gradients are added.
 """
 
 from collections.abc import Sequence
@@ -25,11 +26,12 @@ from pipeplan_formulations.priority import Chunks, Order, Sums
 
 @dataclass(frozen=True, eq=False)
 class StageSums:
-    """The layers of a stage that have gradients to sum, in order.
+    """The units of a stage that have gradients to sum, in order.
 
     Attributes
     ----------
     names : tuple of str
+        Their first layers with gradients.
     sizes, times : array of int, shape (n,)
         Bytes of gradients, and nanoseconds of their sum without base times.
     ready, needed : array of int, shape (n,)
@@ -39,8 +41,26 @@ class StageSums:
     backward, forward : int
         Nanoseconds of the last backward beside which sums may run; of a first forward with all updates.
     lost : tuple of Fraction
-        The share of each layer that may be left out.
+        The share of each unit that may be left out.
     """
+
+    def joined(self, most: int) -> "StageSums":
+        """Return the sums with neighbours joined, from the last one on, as long as they have at most so many bytes."""
+        edges, total = [len(self.names)], 0
+        for unit in reversed(range(len(self.names))):
+            total += int(self.sizes[unit])
+            if total > most and edges[-1] > unit + 1:
+                edges.append(unit + 1)
+                total = int(self.sizes[unit])
+        begins = edges[:0:-1] if edges[-1] == 0 else [0, *edges[:0:-1]]
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in begins),
+            sizes=np.add.reduceat(self.sizes, begins),
+            times=np.add.reduceat(self.times, begins),
+            ready=self.ready[begins],
+            needed=self.needed[begins],
+        )
 
     names: tuple[str, ...]
     sizes: Array
@@ -53,7 +73,7 @@ class StageSums:
     lost: tuple[Fraction, ...] = ()
 
     def counts(self, chunk: int) -> Array:
-        """Return the number of chunks of each layer, of at most so many bytes."""
+        """Return the number of chunks of each unit, of at most so many bytes."""
         return -(-self.sizes // chunk)
 
     def sums(self, counts: Array, budget: Fraction = Fraction(0)) -> Sums:
@@ -88,12 +108,12 @@ class StageSums:
         return max(end - self.backward - self.forward, 0)
 
     def least(self, most: Fraction) -> int:
-        """Return the least nanoseconds that any order exposes, if at most so much of each layer is lost."""
-        problem = replace(self, lost=(most,) * len(self.names)).sums(np.ones_like(self.sizes))
-        return self.exposed(problem.end(problem.times))
+        """Return the least nanoseconds that any units, chunks and order expose, if at most so much of each is lost."""
+        problem = replace(self, lost=(most,) * len(self.names)).sums(np.zeros_like(self.sizes))
+        return self.exposed(problem.end(problem.times) + self.base)
 
     def priority(self, chunk: int, problem: Chunks, order: Order) -> Priority:
-        """Return the sums of the plan; chunks of a layer that leave one behind the other are one send."""
+        """Return the sums of the plan; chunks of a unit that leave one behind the other are one send."""
         place = [0] * len(self.names)
         sends = []
         for layer, run in groupby(order):

@@ -1,7 +1,7 @@
 """`front_first`: the best plan found whose sums go on, front layers first, while the next step begins.
 
 Plans that a search found, and data parallelism with each micro-batch size, keep their stages, devices and schedules,
-but not level 1 of ZeRO, whose shares belong to whole sums. Each gets the chunk size and the order that leave least
+but not level 1 of ZeRO, whose shares belong to whole sums. Each gets the units, chunks and order that leave least
 exposed, and then what may be lost within a budget. Plans come in the order of a bound: their value if sums could be
 interrupted (`pipeplan_formulations.priority`). No bound of the search covers such plans, and not all of them are tried.
 """
@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import SHARDED, Job
+from pipeplan.core.job import SHARDED, Job, Objective
 from pipeplan.core.model import Model
+from pipeplan.core.plan import Plan
 from pipeplan.core.priority import Priority
+from pipeplan.core.units import format_time
+from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.front_first import StageSums, beside, stage_sums
@@ -25,8 +28,8 @@ from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import period
-from pipeplan_formulations.common.report import Limits, Report
-from pipeplan_formulations.priority import Chunks, Losses, Order, order, solve
+from pipeplan_formulations.common.report import Limits, Status
+from pipeplan_formulations.priority import Losses, order, solve
 
 LEAST, MOST_CHUNKS = 2**16, 2000
 """Least bytes of a chunk that is considered, and most chunks of a stage."""
@@ -34,8 +37,10 @@ ORDERED, SECONDS = 40, 2.0
 """Most chunks whose order is searched, and for how long; of more the front-first order is close to the bound."""
 MOST_PLANS = 200
 """Most plans found that are tried, the best ones."""
-MEGABYTE, NOTHING = 10**6, 1e-6
-"""Bytes that prices are of, and the least price that is one."""
+MEGABYTE, NOTHING, SHOWN = 10**6, 1e-6, 5
+"""Bytes that prices are of, the least price that is one, and the most prices in a text."""
+NOTABLE = 0.001
+"""Share of a step below which waiting for sums is none, and losses are not worth it."""
 
 
 class Price(NamedTuple):
@@ -43,6 +48,62 @@ class Price(NamedTuple):
 
     layer: str
     time: float
+
+
+@dataclass(frozen=True)
+class FrontFirst:
+    """What an answer says about sums front layers first.
+
+    Attributes
+    ----------
+    plan : Plan or None
+        The best plan with such sums; None if none of those found can have them.
+    prices : tuple of Price
+        Of the layers whose sums a step waits for; none if all are hidden.
+    """
+
+    plan: Plan | None
+    prices: tuple[Price, ...] = ()
+
+    def line(self, value: int) -> str:
+        """A sentence for users, beside an answer of ``value`` nanoseconds."""
+        if self.plan is None:
+            return (
+                "sums front layers first: none of the plans found can have them, which takes replicas of whole layers "
+                "that fit without ZeRO, on links whose sums run beside computation"
+            )
+        own = self.plan.value
+        more = f"{own / value - 1:+.1%}" if value else ""
+        first = (
+            f"sums front layers first: {format_time(own)} ({more}) with {self.plan.shape}, "
+            f"{counted(self.plan.micro_batches, 'micro-batch')} of {self.plan.micro_batch}; the bound is not about it"
+        )
+        saved = "" if own < value else ", so keep the plan above"
+        return f"{first}{saved}; {self._waits()}"
+
+    def _waits(self) -> str:
+        if not self.prices:
+            return "no step waits for a sum notably, so nothing may be lost"
+        assert self.plan is not None
+        dear = sorted(self.prices, key=lambda price: -price.time)[:SHOWN]
+        lost = [name for own in self.plan.priority for name, _ in own.lost]
+        costs = ", ".join(f"{price.layer} {format_time(round(price.time))}" for price in dear)
+        rest = f" and {len(self.prices) - SHOWN} more" if len(self.prices) > SHOWN else ""
+        what = f"; of {counted(len(lost), 'layer')} gradients may be lost" if lost else ""
+        return f"a MB more of a layer costs a step: {costs}{rest}{what}"
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data; times in seconds."""
+        if self.plan is None:
+            return {"time_s": None}
+        own = self.plan.priority
+        return {
+            "time_s": self.plan.value / 1e9,
+            "chunk_bytes": [each.chunk for each in own],
+            "binding": [list(each.binding) for each in own],
+            "lost": [dict(each.lost) for each in own],
+            "seconds_per_mb": {price.layer: price.time / 1e9 for price in self.prices},
+        }
 
 
 @dataclass(frozen=True)
@@ -55,19 +116,16 @@ class FrontFirstPlan:
         With its value, and the pipeline of its sums.
     space : Space
         In which it lies.
-    hidden : bool
-        Whether no step waits for sums, so that there is nothing to lose.
     prices : tuple of Price
         Of the layers whose sums a step waits for, in the stage that waits longest, in order.
     """
 
     evaluated: EvaluatedPlan
     space: Space
-    hidden: bool
     prices: tuple[Price, ...]
 
 
-def check_front_first(job: Job, cluster: Cluster, budget: float) -> None:
+def check_front_first(job: Job, cluster: Cluster, budget: Fraction) -> None:
     """Refuse what front-first sums, and losses, exclude.
 
     Raises
@@ -75,9 +133,9 @@ def check_front_first(job: Job, cluster: Cluster, budget: float) -> None:
     InputError
         With the reason, and what works.
     """
-    what = "sums front layers first (front_first)" if not budget else f"a loss budget of {budget:g} (loss_budget)"
-    if job.objective.value != "period":
-        raise InputError(f"{what} let the next step begin before all sums have ended; ask for the objective 'period'")
+    what = f"a loss budget of {float(budget):g} (loss_budget)" if budget else "sums front layers first (front_first)"
+    if job.objective is not Objective.PERIOD:
+        raise InputError(f"{what}: the next step begins before all sums have ended; ask for the objective 'period'")
     for wrong, why in (
         (
             bool(job.zero) and 0 not in job.zero,
@@ -94,12 +152,12 @@ def check_front_first(job: Job, cluster: Cluster, budget: float) -> None:
         (not job.overlap_reduction, "no_overlap_reduction lets nothing run beside sums; drop one"),
     ):
         if wrong:
-            raise InputError(f"{what} are sums of whole layers beside passes, and {why}")
+            raise InputError(f"{what}: gradients of whole layers are summed beside passes, and {why}")
     if len(cluster.devices) == 1:
         raise InputError(f"{what}: one device sums nothing; drop it")
 
 
-def loss_budget(value: object) -> Fraction:
+def as_loss_budget(value: object) -> Fraction:
     """Return a share of gradients that may be lost, exactly as it is written.
 
     Raises
@@ -146,7 +204,8 @@ def _candidates(
     """Yield plans at level 0 that may have front-first sums, each with a bound on its value with them, and its sums."""
     seen = set()
     for candidate, boundaries in (*_parallel(space), *_alike(space, found)):
-        key = candidate.chain.groups, candidate.chain.micro_batch, candidate.family.name, boundaries
+        devices = tuple(tuple(device.index for device in group) for group in candidate.chain.groups)
+        key = devices, candidate.chain.micro_batch, candidate.family.name, boundaries
         if key in seen or not _suits(space, candidate, boundaries):
             continue
         seen.add(key)
@@ -191,40 +250,64 @@ def _suits(space: Space, candidate: Candidate, boundaries: Boundaries) -> bool:
 
 
 def _made(space: Space, plan: EvaluatedPlan, stages: Sequence[StageSums | None], budget: Fraction) -> FrontFirstPlan:
-    """The plan with the best chunks of each stage, and what may be lost where steps wait."""
+    """The plan with the best units and chunks of each stage, and what may be lost where steps wait."""
     priorities, longest, prices = [], 0, tuple[Price, ...]()
     for sums in stages:
-        own = Priority(0) if sums is None else _ordered(sums)
-        if sums is not None and own.exposed:
-            losses = _losses(sums, own.chunk, budget)
-            if budget:
-                own = _ordered(replace(sums, lost=losses.shares))
-            if own.exposed >= longest:
-                longest, prices = own.exposed, tuple(_prices(sums, losses))
+        own = Priority(0)
+        if sums is not None:
+            units, own = _ordered(sums)
+            if own.exposed > NOTABLE * plan.value:
+                losses = _losses(units, own.chunk, budget)
+                if own.exposed >= longest:
+                    longest, prices = own.exposed, tuple(_prices(units, losses))
+                left = replace(units, lost=losses.shares)
+                lossy = _in_order(left, _chunked(left)[1])
+                own = lossy if own.exposed - lossy.exposed > NOTABLE * plan.value else own
         priorities.append(own)
     candidate = plan.candidate
     late = [own.exposed for own in priorities]
     value = period(plan.schedule, beside(plan.pipeline, candidate.chain, plan.boundaries, late))
-    return FrontFirstPlan(replace(plan, value=value, priority=tuple(priorities)), space, not prices, prices)
+    return FrontFirstPlan(replace(plan, value=value, priority=tuple(priorities)), space, prices)
 
 
-def _ordered(sums: StageSums) -> Priority:
-    """The chunk size and order that leave least exposed; of equal ones the largest chunks."""
-    best: tuple[int, int, Chunks, Report[Order]] | None = None
-    chunk = max(int(sums.sizes.max()), 1)
-    while best is None or (chunk >= LEAST and sums.counts(chunk).sum() <= MOST_CHUNKS):
-        problem = sums.chunks(sums.counts(chunk))
-        report = order(problem, Limits(), backend="front-first")
-        assert report.objective is not None
-        exposed = sums.exposed(report.objective)
-        if best is None or exposed < best[0]:
-            best = exposed, chunk, problem, report
-        chunk = -(-chunk // 2)
-    exposed, chunk, problem, report = best
-    if exposed and len(report.solution or ()) <= ORDERED:
+def _ordered(sums: StageSums) -> tuple[StageSums, Priority]:
+    """The units, chunk size and order that leave least exposed; of equal ones the largest units and chunks."""
+    rows: list[tuple[int, int, StageSums]] = []
+    for most in _halves(int(sums.sizes.sum())):
+        units = sums.joined(most)
+        if not rows or len(units.names) > len(rows[-1][2].names):
+            rows.append((*_chunked(units), units))
+    _, chunk, units = min(rows, key=lambda row: row[0])
+    return units, _in_order(units, chunk)
+
+
+def _chunked(units: StageSums) -> tuple[int, int]:
+    """What is exposed in front-first order, with the chunk size that leaves least; of equal ones the largest."""
+    rows: list[tuple[int, int]] = []
+    for chunk in _halves(int(units.sizes.max())):
+        if not rows or units.counts(chunk).sum() <= MOST_CHUNKS:
+            report = order(units.chunks(units.counts(chunk)), Limits(), backend="front-first")
+            assert report.objective is not None
+            rows.append((units.exposed(report.objective), chunk))
+    return min(rows, key=lambda row: row[0])
+
+
+def _halves(size: int) -> list[int]:
+    """Bytes, halved as long as they are `LEAST`."""
+    found = [max(size, 1)]
+    while found[-1] // 2 >= LEAST:
+        found.append(-(-found[-1] // 2))
+    return found
+
+
+def _in_order(units: StageSums, chunk: int) -> Priority:
+    """The sums in front-first order, or, of few chunks, in the best one."""
+    problem = units.chunks(units.counts(chunk))
+    report = order(problem, Limits(), backend="front-first")
+    if report.status is not Status.OPTIMAL and sum(map(len, problem.times)) <= ORDERED:
         report = order(problem, Limits(time=SECONDS, workers=1), report.solution)
     assert report.solution is not None
-    return sums.priority(chunk, problem, report.solution)
+    return units.priority(chunk, problem, report.solution)
 
 
 def _losses(sums: StageSums, chunk: int, budget: Fraction) -> Losses:

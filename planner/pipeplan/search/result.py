@@ -16,6 +16,7 @@ from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, device_names, wrapped
 from pipeplan.costs.sharding.left_whole import LeftWhole
 from pipeplan.costs.sources import Costs
+from pipeplan.search.front_first import FrontFirst
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.turns import LONG, SHORT, Baseline
@@ -63,7 +64,8 @@ class Result(Tabular):
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
     has the bound of each layout, the least first; those that reach the value are excluded. ``late`` says that time was
     over before all ways to split layers over teams were known, so that the others are bounded by their work alone.
-    ``recut`` is the plan with token slices of unlike lengths, if that was asked for and is faster; no bound covers it.
+    ``recut`` is the plan with token slices of unlike lengths, if that was asked for and is faster, ``front_first`` the
+    best one found whose sums go on while the next step begins, if that was asked for; no bound covers these.
     ``whole`` is what devices of the largest teams run whole. ``irregular`` is what there is without a job's wish for
     regular plans. ``delayed`` bounds the period with one step of delay, where the period without it was asked for.
 
@@ -122,6 +124,7 @@ class Result(Tabular):
     whole: LeftWhole = field(default_factory=LeftWhole)
     irregular: Irregular | None = None
     recut: Plan | None = None
+    front_first: FrontFirst | None = None
     delayed: int | None = None
 
     def __post_init__(self) -> None:
@@ -136,6 +139,12 @@ class Result(Tabular):
     def gap(self) -> float:
         """(value − bound) / value."""
         return (self.value - self.bound) / self.value if self.value else 0.0
+
+    @property
+    def fastest(self) -> Plan:
+        """The plan, or one made of it, or of others, that is faster and that no bound covers."""
+        front = None if self.front_first is None else self.front_first.plan
+        return min((plan for plan in (self.plan, self.recut, front) if plan), key=lambda plan: plan.value)
 
     @property
     def throughput(self) -> Throughput:
@@ -173,6 +182,7 @@ def as_text(result: Result) -> str:
         *_shared_weights(plan),
         *([] if result.irregular is None else [result.irregular.line(result.value, result.bound)]),
         *_recut(result),
+        *([] if result.front_first is None else wrapped(result.front_first.line(result.value))),
         *(line for note in result.whole.as_text() for line in wrapped(note)),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
@@ -286,6 +296,8 @@ def _beside(result: Result) -> dict[str, object]:
         found["tied_stages"] = [list(group) for group in tied]
     if result.recut is not None:
         found["recut"] = {"slices": list(result.recut.slices), "time_s": result.recut.value / 1e9}
+    if result.front_first is not None:
+        found["front_first"] = result.front_first.as_json()
     if result.whole.operators or result.whole.lengths:
         found["whole_in_teams"] = result.whole.as_json()
     if result.layouts:

@@ -11,9 +11,11 @@ from pipeplan.core.figures import shown
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.options import asked_limits, require, require_callback
+from pipeplan.core.parts import switch
 from pipeplan.core.perturbation import Robust, as_robust
 from pipeplan.fpga import divide
 from pipeplan.search.branch_and_bound import OnProgress
+from pipeplan.search.front_first import as_loss_budget, check_front_first
 from pipeplan.search.heuristics import unknown
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.proposals import Proposals
@@ -48,6 +50,8 @@ def solve(
     proposals: Proposals | None = None,
     price_regular: bool = True,
     unequal_slices: bool = False,
+    front_first: bool = False,
+    loss_budget: float = 0.0,
     beside: Sequence[str] = (),
     **options: Any,
 ) -> Result:
@@ -95,6 +99,11 @@ def solve(
     unequal_slices : bool
         For a job with ``slices``: cut the answer's sequences again, into slices of unlike lengths, if that is faster
         (`Result.recut`).
+    front_first : bool
+        With the objective 'period': also price plans found, and data parallelism, with gradients that are summed front
+        layers first while the next step begins (`Result.front_first`).
+    loss_budget : float
+        The same, where this share of a stage's gradients, in [0, 0.5), need not arrive when they are added.
     beside : sequence of str
         Partitioners and baseline planners whose plans are always judged, even if their own computation takes longer
         than the time limit. The others read "not tried" then.
@@ -126,13 +135,18 @@ def solve(
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="solve", **options)
     if varying is not None:
         _check_robust(question.job)
+    budget = as_loss_budget(loss_budget)
+    sums_first = switch(front_first, "front_first") or budget > 0
+    if sums_first:
+        check_front_first(question.job, question.cluster, budget)
     means = Means(limits, backend, on_progress, proposals, beside)
     if question.job.intra_layer:
         return _divided(question, means)
     wants_price = question.job.regular and price_regular
     solving = Solving(question, means, time_limit * (FOR_CHOICE * (varying is not None) + FOR_IRREGULAR * wants_price))
     solving.run()
-    found = solving.result(None if varying is None else solving.choose(varying), unequal_slices)
+    choice = None if varying is None else solving.choose(varying)
+    found = solving.result(choice, unequal_slices, budget if sums_first else None)
     return _with_irregular(found, question, means, solving) if wants_price else found
 
 

@@ -8,6 +8,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import chain
 
 from pipeplan.core.collector import without_collector
@@ -27,6 +28,7 @@ from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.search.front_first import FrontFirst, front_first
 from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
@@ -253,10 +255,15 @@ class Solving:
         assert self.search.incumbent is not None, "`run` has found a plan"
         return self.search.incumbent
 
+    @property
+    def _found(self) -> list[EvaluatedPlan]:
+        """Plans of the search and of heuristics."""
+        rows = (row.evaluated for row in self.rows.values() if not row.outside)
+        return [*self.search.tried, *(plan for plan in rows if plan is not None)]
+
     def choose(self, question: Robust) -> Choice | None:
         """Choose among all plans found where times vary; None if the time was over before the first was sampled."""
-        search, rows, best = self.search, self.rows.values(), self._incumbent
-        tried = [*search.tried, *(row.evaluated for row in rows if row.evaluated is not None and not row.outside)]
+        search, best, tried = self.search, self._incumbent, self._found
         building = max(search.pace.finish(best.candidate) - search.slack, 0.0)
         rest = Clock(Limits(time=max(self.clock.left - building, 0.0)))
         choice = None
@@ -269,7 +276,9 @@ class Solving:
 
     @nearly_done()
     @without_collector()
-    def result(self, choice: Choice | None = None, unequal_slices: bool = False) -> Result:
+    def result(
+        self, choice: Choice | None = None, unequal_slices: bool = False, budget: Fraction | None = None
+    ) -> Result:
         """Build the plan that was chosen, check it, and return it with all that is known about it."""
         chosen, search, spaces = self._incumbent if choice is None else choice.chosen, self.search, self.spaces
         model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
@@ -293,6 +302,7 @@ class Solving:
             late=spaces.late,
             whole=left_whole(plan, model, cluster, job),
             recut=self._recut(chosen) if unequal_slices else None,
+            front_first=None if budget is None else self._front_first(budget),
             delayed=_with_delay(spaces, job),
         )
 
@@ -300,6 +310,14 @@ class Solving:
         """The plan with slices of unlike lengths, if it is faster."""
         found = recut(self.asked.model, self.spaces.of(chosen.candidate), chosen)
         return None if found is None else self._plan(found[1], found[0])
+
+    def _front_first(self, budget: Fraction) -> FrontFirst:
+        """The best plan found whose sums run front layers first, with a share of gradients that may be lost."""
+        asked = self.asked
+        found = front_first(asked.model, asked.cluster, asked.job, self._found, budget)
+        if found is None:
+            return FrontFirst(None)
+        return FrontFirst(self._plan(found.evaluated, found.space), found.prices)
 
     def _plan(self, chosen: EvaluatedPlan, space: Space | None = None) -> Plan:
         """The plan on all devices of teams, checked; ``space``: where it lies, if outside those that are searched."""

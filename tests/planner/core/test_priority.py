@@ -25,6 +25,7 @@ def test_what_is_exposed_is_worked_out_by_hand() -> None:
     own = Priority(8, SENDS)
     assert (own.ends, own.exposed, own.behind, own.binding) == ((10, 50, 80), 50, 80, ("l0",))
     assert own.chunks == {"l1": 2, "l0": 2}
+    assert own.units(["norm", "l0", "l1", "l2"]) == [2, 2]
     assert (Priority(0).exposed, Priority(0).behind, Priority(0).binding) == (0, 0, ())
 
 
@@ -70,7 +71,7 @@ WRONG: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "order": (_of(sends=SENDS[1:]), "by its reduce"),
     "names": (_of(sends=(Send("l7", 1, 0, 0, 0),)), "not one of its layers"),
     "no chunks": (_of(sends=(Send("l0", 0, 0, 0, 0),)), "at least one"),
-    "two times": (_of(sends=(Send("l1", 1, 20, 30, 12), Send("l1", 1, 0, 40, 12))), "they are one layer"),
+    "two times": (_of(sends=(Send("l1", 1, 20, 30, 12), Send("l1", 1, 0, 40, 12))), "they are one unit"),
     "turns": (_of(sends=(Send("l0", 1, 9, 40, 0), Send("l1", 1, 0, 30, 12))), "out of turn"),
     "ready": (_of(sends=(Send("l1", 1, 2000, 30, 12),)), "before the end of a backward"),
     "all is lost": (_of(lost=(("l0", 1.0),)), "above 0 and below 1"),

@@ -51,6 +51,8 @@ class Explanation(Tabular):
         The answer without memory limits, if there are limits and model, cluster and job are given.
     outcomes : tuple of Outcome
         Every change that was solved afresh, ``memory`` included.
+    sums : tuple of str
+        A line for each stage whose sums run front layers first.
     costs, searched : Costs, Searched, or None
         Sources of the times, and the space over which the bound was proved; None for a plan explained by itself.
 
@@ -74,6 +76,7 @@ class Explanation(Tabular):
     joint: tuple[Sensitivity, ...]
     memory: Outcome | None = None
     outcomes: tuple[Outcome, ...] = ()
+    sums: tuple[str, ...] = ()
     costs: Costs | None = None
     searched: Searched | None = None
 
@@ -84,6 +87,7 @@ class Explanation(Tabular):
             *([] if self.costs is None else self.costs.lines()),
         ]
         lines += ["what binds:", *_indented(self.binding())]
+        lines += ["sums front layers first:", *_indented(self.sums)] if self.sums else []
         lines += ["critical path:", *_indented(phase_lines(self.path, self.step))]
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
         lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
@@ -144,6 +148,7 @@ class Explanation(Tabular):
                 for use in self.uses
             ],
             "memory": [_room_json(room) for room in self.rooms],
+            "sums": list(self.sums),
             "changes": [_outcome_json(each) for each in self.outcomes],
             "costs": None if self.costs is None else self.costs.as_json(),
             "searched": None if self.searched is None else self.searched.as_json(),

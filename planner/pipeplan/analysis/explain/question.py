@@ -14,6 +14,7 @@ from pipeplan.analysis.explain.path import portions
 from pipeplan.analysis.explain.room import rooms
 from pipeplan.analysis.explain.sensitivities import groups, joint_set, sensitivities
 from pipeplan.analysis.explain.setting import Setting, uses
+from pipeplan.analysis.explain.sums import sums
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective
@@ -153,8 +154,10 @@ def explain_plan(plan: Plan) -> Explanation:
     Raises
     ------
     InputError
-        If the objective of the plan is not the step time.
+        If the objective of the plan is not the step time; of a long run only one whose sums run front layers first.
     """
+    if plan.priority:
+        return _explanation(Setting(plan, simulate(plan.schedule, plan.pipeline)), None, None, None, None, ())
     if plan.period is not None:
         raise InputError("the plan is for a long run; solve with --objective step to have a step explained")
     timeline = simulate(plan.schedule, plan.pipeline)
@@ -180,7 +183,8 @@ def _explanation(
     shape = f"{plan.shape} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}{plan.cut}"
     many += team_suffix(plan.teams, plan.parallelism, mesh=plan.mesh)
-    times = f"step {format_time(setting.step)}, {plan.proof}"
+    figure = f"period {format_time(plan.value)}" if plan.priority else f"step {format_time(setting.step)}"
+    times = f"{figure}, {plan.proof}"
     return Explanation(
         title=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
         step=setting.step,
@@ -192,6 +196,7 @@ def _explanation(
         sensitivities=alone,
         groups=groups(setting),
         joint=() if alone else joint_set(setting),
+        sums=tuple(sums(plan)),
         memory=memory,
         outcomes=outcomes,
     )

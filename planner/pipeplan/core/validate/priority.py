@@ -48,7 +48,7 @@ def _of_stage(plan: Plan, number: int, stage: PlanStage, own: Priority) -> Itera
         if send.chunks < 1:
             yield f"{what} have a send of {send.chunks} chunks of {send.layer!r}; it has at least one"
         if (first.ready, first.needed) != (send.ready, send.needed):
-            yield f"{what} have sends of {send.layer!r} that are ready or needed at different times; they are one layer"
+            yield f"{what} have sends of {send.layer!r} that are ready or needed at different times; they are one unit"
     known = [rows[name] for name in stage.layers if name in rows]
     if any(a.ready > b.ready or a.needed > b.needed for a, b in pairwise(known)):
         yield f"{what} have layers that are ready or needed out of turn"
