@@ -20,7 +20,7 @@ from pipeplan_formulations.partition.link_positions import Membership, add_link_
 from pipeplan_formulations.partition.memory_rows import TieFlags, add_memory_rows
 from pipeplan_formulations.partition.model import PartitionModel
 from pipeplan_formulations.partition.objective import Hop, RoleSums, delays_of_resources
-from pipeplan_formulations.partition.terms import ahead, behind, delays, load
+from pipeplan_formulations.partition.terms import ahead, behind, delays, in_all, load
 from pipeplan_formulations.partition.windows import windows
 
 
@@ -197,32 +197,28 @@ class _Step:
         # In a long run the own-ending bound is about the stage alone, so ``way`` stays 0.
         head = trip = ending[0] + self.way.weight[0]
         way = Expression({})
-        weights = zip(ending, self.own.weight, problem.through, strict=True)
-        ending = [e + count.stage * v for e, v, count in weights]
+        endings = [e + count.stage * v for e, v, count in zip(ending, self.own.weight, problem.through, strict=True)]
         for s, (work, count) in enumerate(zip(loads, problem.through, strict=True)):
-            for busy in self._in_all(s, count.stage, work):
+            for busy, many in in_all(count.stage, work, self.own.of_stage(s), self._late_behind(s)):
                 model.above(head + busy)
-                if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
-                    model.above(way + busy + ending[s])
+                if (s > 0 or problem.weight is not None) and (endings[s].terms or endings[s].constant):
+                    model.above(way + busy + ending[s] + many * self.own.weight[s])
             there, later = self._hop(s, self.way.of_stage(s))
             head = model.define(head + there + later)
             if self.trip is not self.way:
                 trip = model.define(sum(self._hop(s, self.trip.of_stage(s)), trip))
             counts_way = problem.objective == "step" and s < problem.stages - 1
-            if counts_way and any(e.terms or e.constant for e in ending[s + 1 :]):
+            if counts_way and any(e.terms or e.constant for e in endings[s + 1 :]):
                 way = model.define(way + there)
         self._add_delays(head if self.trip is self.way else trip)
 
-    def _in_all(self, s: int, many: int, work: Expression) -> Iterator[Expression]:
-        """Yield M_s w_s, and of slices the way through with all forwards and with all backwards."""
-        yield many * work
+    def _late_behind(self, s: int) -> Expression | None:
+        """The last slice's time behind a stage; None without slices."""
         if self.problem.late_behind is None:
-            return
-        late = Expression({})
-        if s < self.problem.stages - 1:
-            late = self.model.define(self.model.chosen(s, self.scale.down(self.problem.late_behind[1:-1])))
-        for lane in self.own.of_stage(s):
-            yield work + (many - 1) * lane + late
+            return None
+        if s == self.problem.stages - 1:
+            return Expression({})
+        return self.model.define(self.model.chosen(s, self.scale.down(self.problem.late_behind[1:-1])))
 
     def _hop(self, s: int, times: Times) -> tuple[Expression, Expression]:
         """p_s and q_s for these F and B."""

@@ -11,7 +11,7 @@ from pipeplan_formulations.common.objective import Objective, endless
 from pipeplan_formulations.common.pass_times import ROLES, Role, Times
 from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
-from pipeplan_formulations.partition.terms import Counts, Number, Overlap, ahead, behind, delays, load
+from pipeplan_formulations.partition.terms import Counts, Number, Overlap, ahead, behind, delays, in_all, load
 
 Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
@@ -184,13 +184,11 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     least: list[Number] = []
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
-        ending = endings[t] + count.stage * weight[t]
         spared = slack if problem.objective == "step" else head  # in a long run own ending is about the stage alone
-        busy = count.stage * work
-        if sums.behind is not None:
-            longer_lane = largest(sums.forward[t], sums.backward[t])
-            busy = largest(busy, work + (count.stage - 1) * longer_lane + sums.behind[t])
-        least.append(head + busy + largest(0, ending - spared))
+        least += (
+            head + busy + largest(0, endings[t] + many * weight[t] - spared)
+            for busy, many in in_all(count.stage, work, own.of_stage(t), None if sums.behind is None else sums.behind[t])
+        )
         latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
         later = behind(problem.overlap, way.backward[t], latency, into[t], returned)

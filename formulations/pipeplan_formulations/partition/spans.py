@@ -24,7 +24,7 @@ from pipeplan_formulations.partition.objective import (
     reductions,
     stage_per_sample,
 )
-from pipeplan_formulations.partition.terms import ahead, behind, delays, load
+from pipeplan_formulations.partition.terms import ahead, behind, delays, in_all, load
 from pipeplan_formulations.partition.windows import Windows
 
 NEVER = 2**61
@@ -112,7 +112,13 @@ def spans(
     own = ending_of(problem, s, begins, ends, closed)
     if not s and least:
         own = np.where(closed, 0, np.maximum(own, least))
-    ending = own + count.stage * own_weight if problem.weight is not None else own
+    # What is done up to the last backward, and what then remains of the step: E_s with those V that follow.
+    through = None if problem.late_behind is None else problem.late_behind[ends]
+    every_way = [*in_all(count.stage, per_batch, Times(f, b), through)]
+    work = np.maximum.reduce(np.broadcast_arrays(*(busy for busy, _ in every_way)))
+    ending = own
+    if problem.weight is not None:
+        ending = np.maximum.reduce([busy + many * own_weight for busy, many in every_way]) - work + own
     latency = 0 if final else int(problem.latency[s])
     behind_all: Array | int = 0
     if not s:
@@ -140,7 +146,7 @@ def spans(
     return Spans(
         starts,
         ends,
-        np.where(closed, NEVER, problem.in_all(count.stage * per_batch, Times(f, b), count.stage, ends)),
+        np.where(closed, NEVER, work),
         advance,
         passed,
         np.where(closed, 0, later if problem.objective == "step" else there + later),

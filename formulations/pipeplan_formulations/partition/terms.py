@@ -11,6 +11,7 @@ arrays to fill the tables of a dynamic programme, and `Expression` to write the 
                                        ◀── g     g_in   gradients to stage s − 1, over link s − 1
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from pipeplan_formulations.common.pass_times import Times
@@ -57,6 +58,18 @@ def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Numbe
     if overlap == "stream":
         return backward + latency
     return backward + latency + (return_out if overlap == "copy" else return_in)
+
+
+def in_all(many: int, work: Number, own: Times, behind: Number | None) -> Iterator[tuple[Number, int]]:
+    """Yield what a device does on its micro-batches up to its last backward, and how many V end behind that.
+
+    M_s w_s; and where the last slice is ``behind`` on its way through the stages behind, the way through: with all
+    forwards before it and one micro-batch's V behind, or with all backwards behind it, and all V.
+    """
+    yield many * work, many
+    if behind is not None:
+        yield work + (many - 1) * own.forward + behind, 1
+        yield work + (many - 1) * own.backward + behind, many
 
 
 def delays(

@@ -20,7 +20,7 @@ from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.fpga import with_divided_layers
-from pipeplan.schedules import FAMILIES, SLICED
+from pipeplan.schedules import FAMILIES, JOINED, SLICED
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import ranked
@@ -253,7 +253,7 @@ def _default_families(question: Question) -> tuple[str, ...]:
     """The families that suit the cluster, and those of token slices if some are asked for."""
     slices = question.job.slices or (1,)
     whole = default_schedules(question.cluster, question.job) if 1 in slices else ()
-    return (*whole, *(SLICED if max(slices) > 1 else ()))
+    return (*whole, *(JOINED if max(slices) > 1 else ()))
 
 
 def _order(row: Row) -> tuple[bool, int, bool]:

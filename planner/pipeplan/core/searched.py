@@ -108,9 +108,10 @@ OLDER = "weights that are several steps old (PipeDream)"
 UNEQUAL_SHARES = "replicas that share the micro-batches of a batch unequally"
 SLICES = "token slices of a micro-batch (--slices)"
 UNLIKE_SLICES = (
-    "token slices of unequal lengths, with split backwards, at levels 2 and 3 of ZeRO, on stages "
-    "that differ in replicas, or beside context parallelism"
+    "token slices of unequal lengths, {halves}at levels 2 and 3 of ZeRO, on stages that differ in replicas, or beside "
+    "context parallelism"
 )
+HALVES = "with split backwards ({option} searches one family of them), "
 UNEQUAL_SIZES = "micro-batches of unequal sizes"
 OTHER_SIZES = "micro-batches of other or unequal sizes"
 UNPROFILED_SIZES = "micro-batches of sizes that no profile covers (--extrapolate searches them), or unequal ones"
@@ -273,10 +274,14 @@ class Searched:
         without += [loss] * bool(loss) + [FROZEN_TEAMS] * frozen
         return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
 
-    def with_slices(self, counts: tuple[int, ...], families: Sequence[str]) -> "Searched":
-        """Return the description with these numbers of token slices, and the families that run them."""
+    def with_slices(self, counts: tuple[int, ...], families: Sequence[str], halves: str) -> "Searched":
+        """Return the description with these numbers of token slices, and the families that run them.
+
+        ``halves``: the option that names a family of split backwards, if there is one that is not searched.
+        """
         schedules = tuple(dict.fromkeys((*self.schedules, *families)))
-        rest = tuple(UNLIKE_SLICES if sentence == SLICES else sentence for sentence in self.not_searched)
+        unlike = UNLIKE_SLICES.format(halves=HALVES.format(option=halves) if halves else "with other split backwards, ")
+        rest = tuple(unlike if sentence == SLICES else sentence for sentence in self.not_searched)
         return replace(self, slices=counts, schedules=schedules, not_searched=rest)
 
     def with_answer(self, depth: int, widths: Sequence[int]) -> "Searched":

@@ -23,14 +23,16 @@ class SlicedLayer:
 
     Attributes
     ----------
-    forward, backward : Fraction
-        Attention's share of the operations of a pass.
+    forward, backward, input_gradient, weight_gradient : Fraction
+        Attention's share of the operations of a pass, or of one part of a backward.
     keys : mapping of str to int
         Bytes of keys and values of each attention, of one slice of one sample.
     """
 
     forward: Fraction = Fraction(0)
     backward: Fraction = Fraction(0)
+    input_gradient: Fraction = Fraction(0)
+    weight_gradient: Fraction = Fraction(0)
     keys: Mapping[str, int] = field(default_factory=dict)
 
     def kept(self, strategies: LayerStrategies | None, sizes: tuple[int, ...]) -> int:

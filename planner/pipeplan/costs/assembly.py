@@ -14,6 +14,7 @@ from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.network import together, transfers
+from pipeplan.costs.table import PASSES
 
 
 def assemble(
@@ -99,8 +100,9 @@ def _hop(chain: Chain, cluster: Cluster, link: int, size: int) -> Hop:
     return chain.hops[key]
 
 
-TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce")
-SUMMED = (*TIMES, "resident", "saved")
+REPEATING = ("backward", "input_gradient")
+"""Passes that repeat the forward of a recomputed layer."""
+SUMMED = (*PASSES, "update", "reduce", "resident", "saved")
 LARGEST = ("workspace", "forward_workspace")
 
 
@@ -150,14 +152,11 @@ def _stage(
     late = int(chain.lost[s, a:b].sum()) if chain.staleness else 0  # beside sums of the batch before
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
+    times = forward, backward + repeated, input_gradient + repeated, weight_gradient
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
     rebuilt = [int(chain.again[s, i]) for i in again]
-    forwards, backwards = _slice_times(chain, span, again, (forward, backward + repeated))
     return Stage(
-        forward=forwards,
-        backward=backwards,
-        input_gradient=input_gradient + repeated,
-        weight_gradient=weight_gradient,
+        **_slice_times(chain, span, again, times),
         update=update + sum(int(shared.update[s]) for shared in copies) + late,
         gather=gather,
         reduce=reduce,
@@ -171,23 +170,26 @@ def _stage(
 
 
 def _slice_times(
-    chain: Chain, span: tuple[int, int, int], again: set[int], totals: tuple[int, int]
-) -> tuple[Times, Times]:
-    """Return the times of the slices of a stage, forward and backward, given those of all of them together."""
+    chain: Chain, span: tuple[int, int, int], again: set[int], totals: tuple[int, ...]
+) -> dict[str, Times]:
+    """Return the times of the slices of a stage, by pass, given those of all of them together."""
     s, a, b = span
-    if chain.unlike_slices is not None:
-        forward, backward = chain.unlike_slices[s]
-        repeated = backward[:, a:b].sum(axis=1) + forward[:, sorted(again)].sum(axis=1)
-        return tuple(forward[:, a:b].sum(axis=1).tolist()), tuple(repeated.tolist())
-    first_forward, first_backward = (int(table[s, a:b].sum()) for table in (chain.first_forward, chain.first_backward))
-    first_backward += sum(int(chain.first_forward[s, i]) for i in again)
-    return _of_slices(totals[0], first_forward, chain.slices), _of_slices(totals[1], first_backward, chain.slices)
+    if chain.slices == 1:
+        return dict(zip(PASSES, totals, strict=True))
+    found = dict[str, Times]()
+    for number, (name, total) in enumerate(zip(PASSES, totals, strict=True)):
+        repeats = sorted(again) if name in REPEATING else []
+        if chain.unlike_slices is not None:
+            each, forward = chain.unlike_slices[s][number], chain.unlike_slices[s][0]
+            found[name] = tuple((each[:, a:b].sum(axis=1) + forward[:, repeats].sum(axis=1)).tolist())
+        else:
+            first = getattr(chain, f"first_{name}")[s, a:b].sum() + chain.first_forward[s, repeats].sum()
+            found[name] = _of_slices(total, int(first), chain.slices)
+    return found
 
 
 def _of_slices(total: int, first: int, count: int) -> Times:
     """Return the time of each of ``count`` slices, which grows by the same step from slice to slice."""
-    if count == 1:
-        return total
     step = 2 * (total - count * first) // (count * (count - 1))
     return tuple(first + k * step for k in range(count))
 
@@ -195,7 +197,7 @@ def _of_slices(total: int, first: int, count: int) -> Times:
 def _without_parts(chain: Chain, span: tuple[int, int, int]) -> int:
     """Nanoseconds of backwards of layers whose two parts are not known, beside such as are: all is in the first one."""
     s, a, b = span
-    return int(chain.whole[s, a:b].sum()) if chain.parts[s, a:b].any() else 0
+    return int(chain.whole[s, a:b].sum()) if chain.slices == 1 and chain.parts[s, a:b].any() else 0
 
 
 def _gather(

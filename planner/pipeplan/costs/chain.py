@@ -22,6 +22,8 @@ from pipeplan_formulations.partition.parts import Tie, has_copy, is_home
 
 __all__ = ["UNLIMITED", "Array", "Boundaries", "Chain", "SharedWeights"]
 
+FIRST = ("first_forward", "first_backward", "first_input_gradient", "first_weight_gradient")
+
 Boundaries = tuple[int, ...]
 """``(0, …, n)``: stage s holds layers ``boundaries[s]`` up to, not including, ``boundaries[s + 1]``."""
 
@@ -115,14 +117,14 @@ class Chain(LayerTables):
     micro_batch : int
         Samples of a micro-batch.
     slices : int
-        Token slices of a micro-batch: ``forward`` and ``backward`` are sums over them, and what is saved, kept, sent
-        and received is that of one.
-    first_forward, first_backward : array
-        Those of the first slice.
-    unlike_slices : tuple of (array, array), optional
-        For each stage ``forward`` and ``backward`` of each slice, shape (slices, n), where their lengths differ.
+        Token slices of a micro-batch: times of passes are sums over them, and what is saved, kept, sent and received is
+        that of one.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
+    first_forward, first_backward, first_input_gradient, first_weight_gradient : array
+        Times of the first slice.
+    unlike_slices : tuple of tuple of array, optional
+        For each stage those four times of each slice, shape (slices, n), where their lengths differ.
     parts, whole : array
         Time of both parts without recomputation; that of the backwards of layers whose parts are not known.
     lost : array
@@ -169,7 +171,7 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
-        **dict.fromkeys(("parts", "whole", "first_forward", "first_backward"), ("Sn",)),
+        **dict.fromkeys(("parts", "whole", *FIRST), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "frozen", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt", "forward_workspace"), ("Sn",)),
@@ -187,7 +189,9 @@ class Chain(LayerTables):
     slices: int = 1
     first_forward: Array = LEFT_OUT
     first_backward: Array = LEFT_OUT
-    unlike_slices: tuple[tuple[Array, Array], ...] | None = None
+    first_input_gradient: Array = LEFT_OUT
+    first_weight_gradient: Array = LEFT_OUT
+    unlike_slices: tuple[tuple[Array, ...], ...] | None = None
     parts: Array = LEFT_OUT
     whole: Array = LEFT_OUT
     lost: Array = LEFT_OUT
@@ -217,6 +221,12 @@ class Chain(LayerTables):
         object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer + self.frozen)
         object.__setattr__(self, "passes", self.passes or (None,) * stages)
         object.__setattr__(self, "blocks", self.blocks or tuple(range(layers + 1)))
+
+    @property
+    def in_halves(self) -> "Chain":
+        """The same chain for split backwards, of which the last weight gradients hide sums of gradients."""
+        hidden = self.hides.any(axis=1, keepdims=True)
+        return replace(self, hides=np.where(hidden, self.first_weight_gradient, 0))
 
     @cached_property
     def overlaps(self) -> bool:

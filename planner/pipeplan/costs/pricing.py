@@ -14,7 +14,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.splits import Splitting
 from pipeplan.costs import collectives
-from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
+from pipeplan.costs.chain import FIRST, UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import item_size, layer_costs
@@ -370,8 +370,7 @@ class Prices:
             micro_batch=micro_batch,
             forward=by_stage([forward for forward, _ in times]),
             backward=by_stage([backward for _, backward in times]),
-            first_forward=rows("first_forward"),
-            first_backward=rows("first_backward"),
+            **{name: rows(name) for name in FIRST},
             unlike_slices=tuple(slices[number] for number in of_stage) if slices else None,
             slices=self.model.slices,
             input_gradient=rows("input_gradient"),

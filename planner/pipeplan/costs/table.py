@@ -11,7 +11,8 @@ from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.slicing import Slicing
 from pipeplan.costs.chain import Array
 
-TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
+PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
+TIMES = (*PASSES, "update")
 
 
 class Table:
@@ -20,10 +21,10 @@ class Table:
     ``again``: every layer is recomputed in its backward. ``keys``: bytes of keys and values of each layer's attention,
     and of their gradients, of one slice.
 
-    Where sequences run in slices, ``forward`` and ``backward`` are the sums over all of them, ``first_forward`` and
-    ``first_backward`` those of the first; all else is of one slice. Slices of unlike lengths, whose ``costs`` are
-    those of the longest, have ``slices``: the times of each, two arrays of shape (S, n). ``lengths`` has the costs of
-    each length.
+    Where sequences run in slices, times of passes are the sums over all of them, ``first_forward`` and the like those
+    of the first; all else is of one slice. Slices of unlike lengths, whose ``costs`` are those of the longest, have
+    ``slices``: the times of each, an array of shape (S, n) for each of `PASSES`. ``lengths`` has the costs of each
+    length.
     """
 
     def __init__(
@@ -45,26 +46,28 @@ class Table:
         self.whole = np.where(self.parts == 0, self.backward, 0)
         self.forward_workspace = self.workspace
         self.boundary = crossing_bytes(model.layers, costs)
-        self.first_forward, self.first_backward = self.forward, self.backward
-        self.slices: tuple[Array, Array] | None = None
+        passes = [getattr(self, name) for name in PASSES]
+        first = passes
+        self.slices: tuple[Array, ...] | None = None
         if model.slicing is not None and lengths:
-            self.slices = forwards, backwards = _of_lengths(model.slicing, lengths)
-            self.forward, self.backward = forwards.sum(axis=0), backwards.sum(axis=0)
-            self.first_forward, self.first_backward = forwards[0], backwards[0]
+            self.slices = _of_lengths(model.slicing, lengths)
+            passes, first = [each.sum(axis=0) for each in self.slices], [each[0] for each in self.slices]
         elif model.slicing is not None:
-            layers = model.slicing.layers
-            shares = ([layer.forward for layer in layers], [layer.backward for layer in layers])
-            (self.forward, self.first_forward), (self.backward, self.first_backward) = (
-                _of_slices(mean, share, model.slices)
-                for mean, share in zip((self.forward, self.backward), shares, strict=True)
-            )
+            shares = ([getattr(layer, name) for layer in model.slicing.layers] for name in PASSES)
+            every = [_of_slices(*each, model.slices) for each in zip(passes, shares, strict=True)]
+            passes, first = [all_of_them for all_of_them, _ in every], [one for _, one in every]
+        self.forward, self.backward, self.input_gradient, self.weight_gradient = passes
+        self.first_forward, self.first_backward, self.first_input_gradient, self.first_weight_gradient = first
         if model.slicing is not None:
             kept, gradients = np.array(keys, np.int64).T
             self.saved, self.output = self.saved + gradients, self.output + kept + gradients
         if again:
             self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
             self.first_backward = self.first_backward + self.first_forward
-            self.slices = self.slices and (self.slices[0], self.slices[1] + self.slices[0])
+            self.first_input_gradient = self.first_input_gradient + self.first_forward
+            if self.slices is not None:
+                forwards, backwards, inputs, weights = self.slices
+                self.slices = forwards, backwards + forwards, inputs + forwards, weights
             self.workspace, self.saved = self.workspace + self.saved, self.output
 
 
@@ -77,22 +80,22 @@ def _of_slices(mean: Array, shares: list[Fraction], count: int) -> tuple[Array, 
     return mean * count, mean - (count - 1) * np.array(steps, np.int64)
 
 
-def _of_lengths(slicing: Slicing, costs: Mapping[int, tuple[LayerCost, ...]]) -> tuple[Array, Array]:
-    """Return the times of all layers, slice by slice, forward and backward.
+def _of_lengths(slicing: Slicing, costs: Mapping[int, tuple[LayerCost, ...]]) -> tuple[Array, ...]:
+    """Return the times of all layers, slice by slice, of each of `PASSES`.
 
     Of the time t of a slice of l tokens the part w = ⌊φ t⌋ is attention that looks back on (T − l) / 2 tokens. Behind j
     tokens it takes ⌊w (2 j + l) / T⌋.
     """
     total, before = sum(slicing.lengths), 0
-    found: tuple[list[list[int]], list[list[int]]] = [], []
+    found: dict[str, list[list[int]]] = {name: [] for name in PASSES}
     for length in slicing.lengths:
-        for rows, name in zip(found, ("forward", "backward"), strict=True):
+        for name, rows in found.items():
             times = [getattr(cost, name) for cost in costs[length]]
             parts = [int(t * getattr(layer, name)) for t, layer in zip(times, slicing.layers, strict=True)]
             looks = 2 * before + length
             rows.append([t - w + w * looks // total for t, w in zip(times, parts, strict=True)])
         before += length
-    return np.array(found[0], np.int64), np.array(found[1], np.int64)
+    return tuple(np.array(rows, np.int64) for rows in found.values())
 
 
 def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> Array:

@@ -23,12 +23,14 @@ from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.schedules.family import Family, alternates, checked
 from pipeplan.schedules.placed import PlacedFamily
-from pipeplan.schedules.slices import SLICED, sliced_families
+from pipeplan.schedules.slices import JOINED, SLICED, SPLIT, sliced_families
 
 __all__ = [
     "FAMILIES",
+    "JOINED",
     "PLACED",
     "SLICED",
+    "SPLIT",
     "Family",
     "PlacedFamily",
     "family",

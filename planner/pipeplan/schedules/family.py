@@ -36,6 +36,8 @@ class Family:
         The schedule's devices run forwards beside backwards.
     phases : bool
         Every replica runs all its forwards before its first backward.
+    splits : bool
+        Backwards are split in input and weight gradients.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Family:
     summary: str
     two_lanes: bool = False
     phases: bool = False
+    splits: bool = False
 
     @property
     def alternates(self) -> bool:

@@ -1,4 +1,4 @@
-"""Families of token slices: 1F1B over slices, and all forwards first (TeraPipe, Li et al., ICML 2021).
+"""Families of token slices: 1F1B over slices, TeraPipe (Li et al., ICML 2021), and ZB-H1 over slices.
 
 ::
 
@@ -20,6 +20,15 @@ last one. Let F(u) on stage s happen at 2 u + ε s, and the backward x at 2 (x +
 list is in this order. F(u) is later on the next stage. A backward is later on the stage before, whose K is larger by
 one, or equal where all units are held. On the last stage F(i S + k) precedes its backward, as 2 k < 2 (S − 1 − k + K) −
 1 for k ≤ S − 1 and K ≥ S. So no wait is circular.
+
+*Split backwards.* `zb-h1-slices` has the forwards of `1f1b-slices`, and an input gradient I for each of its backwards. A
+weight gradient follows the I that is s units later, so all stages hold p + S − 1 units. It waits for its own I alone, so
+the lists do not deadlock either::
+
+    time         0  1  2  3  4  5  6  7  8  9 10 11 12     3 stages, 1 micro-batch in 3 slices, F = I = W = 1;
+    device 0    F0 F1 F2  .  .  .  . I2 W2 I1 W1 I0 W0     1f1b-slices takes 15
+    device 1     . F0 F1 F2  .  . I2 I1 W2 I0 W1 W0  .
+    device 2     .  . F0 F1 F2 I2 I1 I0 W2 W1 W0  .  .
 """
 
 from collections.abc import Sequence
@@ -30,41 +39,65 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.family import Family, check_size, closing, largest_share, shares
 
-SLICED = {
+JOINED = {
     "1f1b-slices": "one forward, one backward of token slices; p - s + S - 1 slices in flight at stage s of p",
     "terapipe": "all forwards of token slices, then all backwards; holds every slice",
 }
-"""Names of the families, and one line on each."""
+SPLIT = {
+    "zb-h1-slices": "1f1b-slices with weight gradients in the bubble; every stage holds p + S - 1 slices",
+}
+SLICED = JOINED | SPLIT
+"""Names of the families, and one line on each; those of `SPLIT` have split backwards, and are searched where named."""
 
 
 def sliced_families(count: int) -> tuple[Family, ...]:
     """Return the families for ``count`` slices per micro-batch; what they hold are slices."""
     return tuple(
-        Family(name, partial(_write, name, count), partial(_counts, name, count), frozenset(Overlap), summary)
+        Family(
+            name,
+            partial(_write, name, count),
+            partial(_counts, name, count),
+            frozenset(Overlap),
+            summary,
+            splits=name in SPLIT,
+        )
         for name, summary in SLICED.items()
     )
 
 
-def _counts(name: str, count: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-    """Return the most slices that a replica of each stage holds."""
+def _warm_up(name: str, count: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """Return the most forwards of a replica of each stage before its first backward, in slices."""
     check_size(replicas, micro_batches)
     stages = len(replicas)
-    wanted = [stages - s + count - 1 if name == "1f1b-slices" else micro_batches * count for s in range(stages)]
+    wanted = [micro_batches * count if name == "terapipe" else stages - s + count - 1 for s in range(stages)]
     return tuple(min(k, count * largest_share(r, micro_batches)) for k, r in zip(wanted, replicas, strict=True))
+
+
+def _counts(name: str, count: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """Return the most slices that a replica of each stage holds."""
+    warm_up = _warm_up(name, count, replicas, micro_batches)
+    if name not in SPLIT:
+        return warm_up
+    own = (count * largest_share(r, micro_batches) for r in replicas)
+    return tuple(min(ahead + s, most) for s, (ahead, most) in enumerate(zip(warm_up, own, strict=True)))
 
 
 def _write(name: str, count: int, replicas: Sequence[int], micro_batches: int) -> Schedule:
     """Write the lists of stages with equally many replicas."""
     if len(set(replicas)) > 1:
         raise InputError(f"token slices need equally many replicas of all stages, not {tuple(replicas)}")
-    held = _counts(name, count, replicas, micro_batches)
-    return Schedule(name, tuple(_order(s, own, count, held[s], replicas) for s, own in shares(replicas, micro_batches)))
+    ahead, split = _warm_up(name, count, replicas, micro_batches), name in SPLIT
+    orders = (_order(s, own, count, ahead[s], split) for s, own in shares(replicas, micro_batches))
+    return Schedule(name, tuple((*order, *closing((order[0].stage,), replicas)) for order in orders))
 
 
-def _order(stage: int, own: range, count: int, held: int, replicas: Sequence[int]) -> tuple[Action, ...]:
+def _order(stage: int, own: range, count: int, ahead: int, split: bool) -> list[Action]:
+    """Write a replica's list; where backwards are split, weight gradients are as many units late as its stage's number."""
+    units = [(m, k) for m in own for k in reversed(range(count))]
     forwards = [Action(Kind.FORWARD, stage, m, k) for m in own for k in range(count)]
-    backwards = [Action(Kind.BACKWARD, stage, m, k) for m in own for k in reversed(range(count))]
-    order = forwards[:held]
+    backwards = [Action(Kind.INPUT_GRADIENT if split else Kind.BACKWARD, stage, *unit) for unit in units]
+    weights = [Action(Kind.WEIGHT_GRADIENT, stage, *unit) for unit in units if split]
+    order = forwards[:ahead]
     for x, backward in enumerate(backwards):
-        order += [backward, *forwards[held + x : held + x + 1]]
-    return (*order, *closing((stage,), replicas))
+        order += [backward, *weights[x - stage : x - stage + 1] * (x >= stage), *forwards[ahead + x : ahead + x + 1]]
+    return [*order, *weights[max(len(units) - stage, 0) :]]

@@ -22,13 +22,16 @@ __all__ = ["enumerates_groups", "joined_nodes", "mixed_nodes", "root_nodes", "se
 
 
 def enumerates_groups(space: Space) -> bool:
-    """Return True if the search enumerates all device groups; else it searches those of `nodes.layouts`."""
-    return _lists_shapes(space) or space.few or space.job.order is Order.GIVEN
+    """Return True if the search enumerates all device groups; else it searches those of `nodes.layouts`.
+
+    No aggregate node bounds split backwards, whose weight gradients delay no other stage.
+    """
+    return _lists_shapes(space) or space.few or space.splits or space.job.order is Order.GIVEN
 
 
 def _lists_shapes(space: Space) -> bool:
     """Return True if all pairs of a shape and a partition are listed; sharded stages have few shapes as it is."""
-    return space.small and space.job.level < SHARDED
+    return space.small and space.job.level < SHARDED and not space.splits
 
 
 def searches_locally(space: Space) -> bool:
@@ -57,7 +60,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         if space.job.objective.simulated:
             yield from _first_plans(space)
         return
-    if space.job.order is Order.GIVEN:
+    if space.splits or space.job.order is Order.GIVEN:
         for size in space.sizes:
             yield RemainingGroupsNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return

@@ -17,7 +17,7 @@ from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import listed
 from pipeplan.costs.sharding.places import places
 from pipeplan.costs.sharding.question import homeless
-from pipeplan.schedules import SLICED
+from pipeplan.schedules import JOINED, SLICED, SPLIT
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
 from pipeplan.search.graph.loads import widths
@@ -59,8 +59,9 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         not_searched=tuple(scope.not_searched()),
     )
     if job.slices and max(job.slices) > 1:
-        families = [name for name in SLICED if not spaces.job.schedules or name in spaces.job.schedules]
-        found = found.with_slices(spaces.job.slices, families)
+        families = [name for name in SLICED if name in (spaces.job.schedules or JOINED)]
+        halves = "" if set(families) & set(SPLIT) else f"--schedules {','.join((*JOINED, *SPLIT))}"
+        found = found.with_slices(spaces.job.slices, families, halves)
     orders = space.any_order or any(family.two_lanes for family in space.families)
     alike = [split for split in spaces.teams if isinstance(split, Split)]
     ways = Counter(split.team for split in alike if not split.mesh)

@@ -13,28 +13,28 @@ from pipeplan.core.operators import Operator
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 
-COUNTED = ("forward", "backward")
+COUNTED, IN_HALVES = ("forward", "backward"), ("forward", "input_gradient", "weight_gradient")
 
 
-def least_work(teams: Teams, kind: DeviceKind, size: int) -> NDArray[np.int64]:
+def least_work(teams: Teams, kind: DeviceKind, size: int, passes: tuple[str, ...] = COUNTED) -> NDArray[np.int64]:
     """Return for each layer the least nanoseconds of forward and backward of a member, in any way, on any mesh."""
     known: dict[object, int] = {}
     found = []
     for number, (layer, cost) in enumerate(zip(teams.model.layers, teams.costs(kind, size), strict=True)):
         key = layer.operators, cost
         if not layer.operators:
-            known[key] = cost.forward + cost.backward
+            known[key] = sum(getattr(cost, name) for name in passes)
         elif key not in known:
-            known[key] = _least(teams.rooflines(number, kind, size), teams.team)
+            known[key] = _least(teams.rooflines(number, kind, size), teams.team, passes)
         found.append(known[key])
     return np.array(found, np.int64)
 
 
-def _least(rooflines: Rooflines, team: int) -> int:
+def _least(rooflines: Rooflines, team: int, passes: tuple[str, ...]) -> int:
     """Nanoseconds of what every member runs whole, and of the least part of each operator."""
     parts = {each.name: most_parts(each, team, rooflines.micro_batch) for each in rooflines.graph.operators}
-    return sum(map(rooflines.constant, COUNTED)) + sum(
-        sum(rooflines.least(each, parts[each.name], COUNTED)) for each in rooflines.graph.operators
+    return sum(map(rooflines.constant, passes)) + sum(
+        sum(rooflines.least(each, parts[each.name], passes)) for each in rooflines.graph.operators
     )
 
 

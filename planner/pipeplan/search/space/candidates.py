@@ -205,7 +205,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         For each stage: micro-batches (or slices) that its memory must hold, and the most forwards of a replica before
         its first backward. A relaxation over several families has the least of one and the most of the other.
     """
-    chain, two_lanes = candidate.chain, candidate.family.two_lanes
+    chain, two_lanes, splits = candidate.chain, candidate.family.two_lanes, candidate.family.splits
     # Devices of one kind share one row of the byte tables.
     alike = len({group[0].kind.name for group in chain.groups}) == 1
     tables = chain.tables()
@@ -215,12 +215,16 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     if alike:
         tables |= {name: tables[name][0] for name in ("saved", "output", "workspace", "rebuilt")}
         beside = beside[0]
+    backward, first_backward = chain.backward, chain.first_backward
+    if splits:
+        backward, first_backward = chain.input_gradient, chain.first_input_gradient
+        tables |= {"backward": backward, "weight": chain.weight_gradient, "ahead_weight": chain.first_weight_gradient}
     if chain.slices > 1:
-        tables |= {"ahead_forward": chain.first_forward, "ahead_backward": chain.first_backward}
+        tables |= {"ahead_forward": chain.first_forward, "ahead_backward": first_backward}
     waits = chain.overlap is Overlap.NONE
     if chain.slices > 1 and chain.unlike_slices is None and not waits:  # slices grow by equal steps
         tables["late_forward"] = 2 * chain.forward // chain.slices - chain.first_forward
-        tables["late_backward"] = 2 * chain.backward // chain.slices - chain.first_backward
+        tables["late_backward"] = 2 * backward // chain.slices - first_backward
     return ChainPartition(
         **tables,
         round_trip="ahead" if chain.slices > 1 else "own",

@@ -20,18 +20,24 @@ class LowerBounds:
     / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
 
     Where micro-batches pass in slices, the way there and back is that of the first slice, at least a share φ of the
-    work of all: Σ_{t<s} φ x_t + M_s ρ_s x_s ≤ T. So φ times all work is at most T (1 − Π (1 − φ / (M_s ρ_s))).
+    work of all: Σ_{t<s} φ x_t + M_s ρ_s x_s ≤ T. So φ times all work is at most T (1 − Π (1 − φ / (M_s ρ_s))). Where
+    backwards may be split, the own-ending bound takes its place: φ is a share of the first forward alone.
 
     Index: bottleneck; way back and own ending → `of_stages`, `of_chain`.
     """
 
-    def __init__(self, prices: Prices, size: int) -> None:
+    def __init__(self, prices: Prices, size: int, splits: bool = False) -> None:
         kinds = {device.kind.name: device.kind for device in prices.cluster.devices}
         tables = {name: prices.table(kind, size) for name, kind in kinds.items()}
         work = {name: table.forward + table.backward for name, table in tables.items()}
         first = [table.first_forward + table.first_backward for table in tables.values()]
+        if splits:
+            halves = {name: each.forward + each.input_gradient + each.weight_gradient for name, each in tables.items()}
+            work = {name: np.minimum(own, halves[name]) for name, own in work.items()}
+            first = [table.first_forward for table in tables.values()]
         shares = [own[every > 0] / every[every > 0] for own, every in zip(first, work.values(), strict=True)]
-        self._set(work, prices.job, size, min((float(row.min()) for row in shares if row.size), default=1.0))
+        least = min((float(row.min()) for row in shares if row.size), default=1.0)
+        self._set(work, prices.job, size, least, splits)
 
     @classmethod
     def of_work(cls, work: Mapping[str, Array], job: Job, size: int, first: float = 1.0) -> "LowerBounds":
@@ -43,8 +49,8 @@ class LowerBounds:
         found._set(work, job, size, first)
         return found
 
-    def _set(self, work: Mapping[str, Array], job: Job, size: int, first: float) -> None:
-        self._first = first
+    def _set(self, work: Mapping[str, Array], job: Job, size: int, first: float, splits: bool = False) -> None:
+        self._first, self._splits = first, splits
         least = np.minimum.reduce(list(work.values()))
         busy = least > 0
         self._slower = {
@@ -96,8 +102,10 @@ class LowerBounds:
         """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""
         way = self._first * total
         idle = prod(1 - self._first / (count * slow) for slow, count in rows)
-        alone = way + (min(count for _, count in rows) - 1) * largest / 2
-        return _rounded(max(way / (1 - idle), alone))
+        spread = way / (1 - idle) if way else total / sum(1 / (count * slow) for slow, count in rows)
+        many = min(count for _, count in rows)
+        alone = many * largest if self._splits else way + (many - 1) * largest / 2
+        return _rounded(max(spread, alone))
 
 
 def _rounded(nanoseconds: float) -> int:

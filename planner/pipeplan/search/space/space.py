@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 from math import comb
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
-from pipeplan.schedules import FAMILIES, SLICED, Family, family, sliced_families
+from pipeplan.schedules import FAMILIES, JOINED, SLICED, Family, family, sliced_families
 from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
@@ -73,6 +73,8 @@ class Space:
         The named families. Where ``free`` is set, also 1F1B with the counts of `InFlightBox.of`.
     any_order : bool
         Whether every order of one lane per device is searched too, on stages with equal numbers of replicas.
+    splits : bool
+        Whether some of the named families have split backwards.
     problems : dict
         Allocation problems, kept by those who make them.
 
@@ -115,6 +117,9 @@ class Space:
         self.families = tuple(family(name) for name in names if name != FREE)
         if model.slicing is not None:
             self.free, self.families = False, _of_slices(model.slices, named)
+        self.splits = any(each.splits for each in self.families)
+        if self.splits:
+            self._check_parts(kinds)
         self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
@@ -146,6 +151,23 @@ class Space:
                 self.prices.table(kind, size)
         except InputError as error:
             raise InputError(f"{count} micro-batches (micro_batches) hold {size} samples each: {error}") from error
+
+    def _check_parts(self, kinds: list[DeviceKind]) -> None:
+        """Refuse split backwards of layers whose parts have no times, and other objectives than the step."""
+        name = next(each.name for each in self.families if each.splits)
+        if self.job.objective is not Objective.STEP:
+            raise InputError(
+                f"schedule {name!r} is searched for the least step; ask for the objective 'step', not "
+                f"{self.job.objective.value!r}"
+            )
+        for kind, size in product(kinds, self.sizes):
+            unknown = np.flatnonzero(self.prices.table(kind, size).whole)
+            if len(unknown):
+                raise InputError(
+                    f"schedule {name!r} splits backwards, and the input and weight gradients of layer "
+                    f"{self.model.names[unknown[0]]!r} on {kind.name} have no times of their own; profile the model "
+                    "with its backwards split, or name other schedules"
+                )
 
     @property
     def deepest(self) -> int:
@@ -205,8 +227,8 @@ class Space:
         replicated = max(widths) > 1  # else all levels are alike
         if replicated and candidate.chain.zero != job.level:
             return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
-        kind = candidate.chain.groups[0][0].kind
-        if replicated and not candidate.chain.overlaps and self.prices.overlaps(kind, size):
+        kind, whole = candidate.chain.groups[0][0].kind, not candidate.family.splits
+        if replicated and whole and not candidate.chain.overlaps and self.prices.overlaps(kind, size):
             return "its gradients are summed behind the last backward, not beside it"
         edges = np.array(boundaries)
         if not candidate.cuts[edges[1:-1] - 1].all():
@@ -299,7 +321,7 @@ class Space:
     def lower_bounds(self, size: int) -> LowerBounds:
         """Cheap lower bounds for a micro-batch size."""
         if size not in self._lower_bounds:
-            self._lower_bounds[size] = LowerBounds(self.prices, size)
+            self._lower_bounds[size] = LowerBounds(self.prices, size, self.splits)
         return self._lower_bounds[size]
 
     @cached_property
@@ -358,22 +380,22 @@ class Space:
                 count,
                 lambda s, link: chain.slices * self.prices.occupancy(link, chain.boundary[s]),
             )
-        return [
-            Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared, slower)
-            for each in families
-        ]
+        halves = chain.in_halves if self.splits else chain
+        how = self.job.objective, self.constraints.cuts, where, self.free, shared, slower
+        return [Candidate(halves if each.splits else chain, count, each, *how) for each in families]
 
     def _leanest_of_each_lane(self, families: list[Family], replicas: tuple[int, ...], count: int) -> list[Family]:
         """The families worth trying on a single stage: for each number of lanes the one that holds least.
 
         Actions of one lane take equally long in any order, so the fewest micro-batches in flight are best. On two lanes
-        each action takes as long as both, and more bytes are needed.
+        each action takes as long as both, and more bytes are needed. Split backwards have times of their own.
         """
 
         def holds(each: Family) -> tuple[int, bool]:
             return sum(in_flight(each, replicas, count, self.job.objective)), not each.alternates
 
-        lanes = ([each for each in families if each.two_lanes is two] for two in (False, True))
+        ways = product((False, True), repeat=2)
+        lanes = ([each for each in families if (each.two_lanes, each.splits) == own] for own in ways)
         return [min(alike, key=holds) for alike in lanes if alike]
 
 
@@ -392,8 +414,8 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
 
 
 def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
-    """The families of token slices, those named among them if any are."""
-    found = tuple(each for each in sliced_families(count) if not named or each.name in named)
+    """The families of token slices: those that are named, or if none are those with joined backwards."""
+    found = tuple(each for each in sliced_families(count) if each.name in (named or JOINED))
     if not found:
         raise InputError(
             f"schedules {', '.join(named)} run whole sequences, and {count} token slices (slices) run "

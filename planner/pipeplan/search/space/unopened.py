@@ -10,11 +10,12 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
-from pipeplan.costs.sharding.least import least_work
+from pipeplan.costs.sharding.least import IN_HALVES, least_work
 from pipeplan.costs.sharding.mixed import kind_name
 from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.sharding.question import every_team
 from pipeplan.costs.sharding.teams import Teams
+from pipeplan.schedules import SPLIT
 from pipeplan.search.space.lower_bounds import LowerBounds
 
 
@@ -29,6 +30,7 @@ class Unopened:
         self._cluster, self._job = cluster, job
         self._teams = every_team(model, cluster, job)
         self._known: dict[int, int] = {}
+        self._splits = model.slicing is not None and bool(set(job.schedules) & set(SPLIT))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -70,10 +72,13 @@ class Unopened:
     def _work(self, teams: Teams, size: int) -> Iterator[tuple[str, Array]]:
         for kind in _kinds(self._cluster):
             if kind.name in teams.places:
-                yield kind.name, teams.model.slices * least_work(teams, kind, size)
+                whole = least_work(teams, kind, size)
+                least = np.minimum(whole, least_work(teams, kind, size, IN_HALVES)) if self._splits else whole
+                yield kind.name, teams.model.slices * least
 
     def _least(self, work: Mapping[int, Mapping[str, Array]], pools: Sequence[tuple[int, Mapping[str, int]]]) -> int:
-        first = 1 / next(iter(self._teams.values())).model.slices ** 2  # of attention, the least share
+        slices = next(iter(self._teams.values())).model.slices
+        first = 0.0 if self._splits else 1 / slices**2  # of attention, the least share
         bounds = (LowerBounds.of_work(own, self._job, size, first).of_teams(pools) for size, own in work.items())
         return min(bounds, default=0)
 
