@@ -119,7 +119,7 @@ def test_bounds_whose_first_slice_takes_all_the_time_are_noticed(monkeypatch: py
     """Where cheap bounds count the whole micro-batch ahead, better plans are not searched."""
     init = lower_bounds.LowerBounds._set
     monkeypatch.setattr(
-        lower_bounds.LowerBounds, "_set", lambda own, work, job, size, first: init(own, work, job, size, 1.0)
+        lower_bounds.LowerBounds, "_set", lambda own, *asked, first, splits=False: init(own, *asked, 1.0, splits)
     )
     monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(space, "FEW", 10**6)

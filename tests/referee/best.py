@@ -10,7 +10,7 @@ from . import bottleneck, delayed, simulate, space
 from .costs import Groups, sizes
 from .documents import Question
 from .prices import Prices
-from .schedules import Family, families, share, write
+from .schedules import HALVED, Family, families, share, write
 from .space import Layers
 
 
@@ -40,7 +40,7 @@ class Plan:
 def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     """Nanoseconds of a step, or the period or the largest load where that is the objective."""
     micro_batches = question.batch // plan.size
-    reduce = prices.reductions(plan.groups, plan.size, plan.layers)
+    reduce = prices.reductions(plan.groups, plan.size, plan.layers, plan.family.halved)
     stages = [
         prices.stage(plan.groups, plan.size, plan.layers, s, plan.again[s], reduce[s]) for s in range(len(plan.groups))
     ]
@@ -80,12 +80,18 @@ def floor(question: Question, prices: Prices, plan: Plan) -> int:
     micro_batches, way, least = question.batch // plan.size, 0, 0
     if question.job["objective"] == "bottleneck":
         return 0
+    halved = plan.family.halved or (not plan.family.name and {*HALVED} & {*question.job["schedules"]})
     for s, own in enumerate(plan.layers):
-        rows = {i: prices.of_slices(plan.groups[s][0].kind, plan.size, i) for i in own}
-        again = {i: rows[i][0] for i in (plan.again[s] if plan.again else ())}
-        busy = sum(sum(each) for row in (*rows.values(), again.values()) for each in row)
+        rows = {i: prices.passes_of_slices(plan.groups[s][0].kind, plan.size, i) for i in own}
+        again = [rows[i][0] for i in (plan.again[s] if plan.again else ())]
+        work = [(forward, backward) for forward, backward, *_ in rows.values()]
+        busy = sum(sum(map(sum, row)) for row in work) + sum(map(sum, again))
+        alone = sum(each[0] for row in (*work, again) for each in row)
+        if halved:  # a weight gradient delays no other stage, and both parts may take less than the whole
+            parts = sum(sum(map(sum, (row[0], *row[2:]))) for row in rows.values()) + sum(map(sum, again))
+            busy = parts if plan.family.halved else min(busy, parts)
+            alone = sum(row[0][0] for row in rows.values())
         least = max(least, way + share(len(plan.groups[s]), micro_batches) * busy)
-        alone = sum(each[0] for row in (*rows.values(), again.values()) for each in row)
         way += alone * (not question.job["staleness"])
     return least
 
@@ -120,7 +126,8 @@ def optimum(question: Question, prices: Prices, downsets: bool = False) -> tuple
         seen = set()
         for family in families(names, plan.replicas, question.batch // plan.size, objective, question.slices):
             whole = complete(question, prices, plan.size, plan.groups, plan.layers, family)
-            alike = family.name in ("gpipe", "terapipe"), family.lanes, family.in_flight, whole.again if whole else None
+            order = family.halved, family.name in ("gpipe", "terapipe"), family.lanes
+            alike = order, family.in_flight, whole.again if whole else None
             if whole is not None and alike not in seen:
                 seen.add(alike)
                 heapq.heappush(heap, (floor(question, prices, whole), 1, next(number), whole))

@@ -84,23 +84,29 @@ class Prices:
 
     def of_slices(self, kind: str, size: int, i: int) -> tuple[list[int], list[int]]:
         """Nanoseconds of a layer's forward and backward, for each slice."""
+        forward, backward, *_ = self.passes_of_slices(kind, size, i)
+        return forward, backward
+
+    def passes_of_slices(self, kind: str, size: int, i: int) -> list[list[int]]:
+        """The same, and of the two parts of the backward."""
         row, count = self.table(kind, size)[i], self.question.slices
+        times = row.forward, row.backward, row.input_gradient, row.weight_gradient
         if count == 1:
-            return [row.forward], [row.backward]
+            return [[time] for time in times]
         layer = self.question.slicing["layers"][i]
-        return slices.times(row.forward, layer["forward"], count), slices.times(row.backward, layer["backward"], count)
+        shares = (layer[name] for name in ("forward", "backward", "input_gradient", "weight_gradient"))
+        return [slices.times(*each, count) for each in zip(times, shares, strict=True)]
 
     def _stage_slices(
         self, kind: str, size: int, own: Sequence[int], again: Sequence[int]
     ) -> dict[str, list[int]] | None:
         if self.question.slices == 1:
             return None
-        rows = {i: self.of_slices(kind, size, i) for i in own}
+        rows = {i: self.passes_of_slices(kind, size, i) for i in own}
         count = range(self.question.slices)
-        return {
-            "F": [sum(rows[i][0][k] for i in own) for k in count],
-            "B": [sum(rows[i][1][k] for i in own) + sum(rows[i][0][k] for i in again) for k in count],
-        }
+        repeated = [sum(rows[i][0][k] for i in again) for k in count]
+        every = {name: [sum(rows[i][n][k] for i in own) for k in count] for n, name in enumerate("FBIW")}
+        return every | {name: [a + b for a, b in zip(every[name], repeated, strict=True)] for name in "BI"}
 
     def sent(self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
         """Bytes that come to stage s: every output of an earlier layer read here or later, as the sender states.
@@ -363,7 +369,7 @@ class Prices:
         item, every = ITEM[self.question.dtype], self.question.level == 3
         return max(with_collectives(i, size, units, replicas, item, every) for i, size in alone.items())
 
-    def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
+    def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]], halved: bool = False) -> list[int]:
         """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.
 
         Where sums may begin before the last backward has ended, what is left of them then, and of the work that was
@@ -385,7 +391,7 @@ class Prices:
         late = [sum(own.values()) - sum(moves[s].values()) for s, own in enumerate(whole_moves)]
         if question.level:  # as much once more, beside the gathers
             late = [2 * time for time in late]
-        hidden = [{i: self.hidden(groups[s][0].kind, size, i) for i in own} for s, own in enumerate(layers)]
+        hidden = [{i: self.hidden(groups[s][0].kind, size, i, halved) for i in own} for s, own in enumerate(layers)]
 
         def left(s: int, own: dict[int, int]) -> int:
             return still_to_sum([own[i] for i in layers[s]], [hidden[s][i] for i in layers[s]], rings[s].latency)
@@ -409,13 +415,18 @@ class Prices:
                 more[s] += time if s != home else max(time - known, 0)
         return [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) + late[s] for s in range(len(layers))]
 
-    def hidden(self, kind: str, size: int, layer: int) -> int:
-        """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed."""
+    def hidden(self, kind: str, size: int, layer: int, halved: bool = False) -> int:
+        """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed.
+
+        Of backwards that are all ``halved`` the last part of a list is a weight gradient.
+        """
         job, table = self.question.job, self.table(kind, size)
         if not self.pace(kind) or job["objective"] == "bottleneck" or job["staleness"]:
             return 0
         row, (forward, backward) = table[layer], self.of_slices(kind, size, layer)
         whole = backward[0] + (forward[0] if job["recompute"] == "full" else 0)
+        if halved:
+            return self.passes_of_slices(kind, size, layer)[3][0]
         if "any" in job["schedules"] and any(each.weight_gradient for each in table):
             return min(whole, row.weight_gradient)
         return whole

@@ -6,7 +6,7 @@ from . import best, bottleneck, costs, delayed, divided, simulate, space
 from .costs import Groups
 from .documents import Document, Question
 from .prices import Prices, Stage
-from .schedules import SUITED, Family, families, write
+from .schedules import HALVED, SUITED, Family, families, write
 from .space import Layers
 
 DOWNSETS = "any layers that read from no later stage"
@@ -27,7 +27,7 @@ def recount(question: Question, prices: Prices, answer: Document) -> Iterator[st
     why = _outside(question, answer, size, groups, layers)
     if why is not None:
         yield f"outside what was asked: {why}"
-    stages = _stages(prices, size, groups, layers, again)
+    stages = _stages(prices, size, groups, layers, again, answer["family"] in HALVED)
     ways = prices.ways(groups, size, layers)
     tied = prices.tied(layers)
     if not _listed(question, answer, replicas, tied):
@@ -107,8 +107,10 @@ def _outside(question: Question, answer: Document, size: int, groups: Groups, la
     return None
 
 
-def _stages(prices: Prices, size: int, groups: Groups, layers: Layers, again: Layers) -> list[Stage]:
-    reduce = prices.reductions(groups, size, layers)
+def _stages(
+    prices: Prices, size: int, groups: Groups, layers: Layers, again: Layers, halved: bool = False
+) -> list[Stage]:
+    reduce = prices.reductions(groups, size, layers, halved)
     return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
 
 

@@ -20,8 +20,11 @@ WARM_UP = {"1f1b-sno": (1, 0), "1f1b-as": (1, 0), "1f1b-so": (2, 1), "fbp-as": (
 """``(a, b)``: a stage of r of the R devices from it on holds ⌈(a R − b r) / r⌉ micro-batches a replica."""
 
 
-SLICED = ("1f1b-slices", "terapipe")
+SLICED = ("1f1b-slices", "terapipe", "zb-h1-slices")
 """Families of token slices. There an action's micro-batch counts slices: m S + k is slice k of micro-batch m."""
+
+HALVED = ("zb-h1-slices",)
+"""Those whose backwards are split; they are considered where they are named."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Family:
     def lanes(self) -> int:
         """Two where forwards run beside backwards."""
         return 2 if self.name == "fbp-as" else 1
+
+    @property
+    def halved(self) -> bool:
+        """Whether backwards are split."""
+        return self.name in HALVED
 
 
 def share(replicas: int, count: int) -> int:
@@ -74,14 +82,16 @@ def free_counts(replicas: Sequence[int], count: int) -> Iterator[tuple[int, ...]
 def of_slices(name: str, replicas: Sequence[int], count: int, slices: int) -> tuple[int, ...]:
     """The slices that a replica of each stage holds."""
     behind = [len(replicas) - s + slices - 1 for s in range(len(replicas))]
-    wanted = behind if name == "1f1b-slices" else [count * slices] * len(replicas)
+    if name == "terapipe":
+        behind = [count * slices] * len(replicas)
+    wanted = [behind[0]] * len(replicas) if name in HALVED else behind
     return tuple(min(k, share(r, count) * slices) for k, r in zip(wanted, replicas, strict=True))
 
 
 def names(asked: Sequence[str], overlap: str, objective: str, slices: int = 1) -> tuple[str, ...]:
     """The families of a job, ``any`` left out; for the bottleneck one by default, the one that holds least."""
     if slices > 1:
-        return tuple(name for name in SLICED if not asked or name in asked)
+        return tuple(name for name in SLICED if name in asked or (not asked and name not in HALVED))
     named = tuple(name for name in asked if name not in ("any", *SLICED))
     if named:
         return named
@@ -116,10 +126,14 @@ def write(family: Family, replicas: Sequence[int], count: int, summed: set[int],
             own = [m * slices + k for m in range(j, count, r) for k in range(slices)]
             back = [m * slices + k for m in range(j, count, r) for k in reversed(range(slices))]
             ahead = len(own) if family.name == "gpipe" else min(family.in_flight[s], len(own))
+            if family.halved:  # a weight gradient for each stage before this one is still to come
+                ahead = min(len(replicas) - s + slices - 1, len(own))
             order: list[Action] = [("F", s, m) for m in own[:ahead]]
             for i, m in enumerate(back):
-                order.append(("B", s, m))
+                order.append(("I" if family.halved else "B", s, m))
+                order += [("W", s, back[i - s])] if family.halved and i >= s else []
                 order += [("F", s, later) for later in own[i + ahead : i + ahead + 1]]
+            order += [("W", s, m) for m in back[max(len(back) - s, 0) :] if family.halved]
             if r > 1 or s in summed:
                 order.append(("R", s, 0))
             lists.append([*order, ("U", s, 0)])

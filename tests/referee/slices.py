@@ -10,7 +10,7 @@ from random import Random
 from .costs import ITEM, Costs
 from .documents import Document, Question
 from .graphs import SAMPLE, TOKEN
-from .schedules import SLICED
+from .schedules import HALVED, SLICED
 
 FLOPS = ("forward_flops", "input_gradient_flops", "weight_gradient_flops")
 
@@ -53,6 +53,8 @@ def refusal(document: Document) -> str | None:
     named = {*job.get("schedules", ())}
     if named and not named & {*SLICED}:
         return "slices in families of whole sequences"
+    if named & {*HALVED} and (job.get("objective", "step") != "step" or _unparted(document)):
+        return "backwards in parts whose times are not known, or in a long run"
     graphs = model.get("operators") or {}
     every = [each for graph in graphs.values() for each in graph["operators"]]
     tokens = max((each.get("loops", {}).get(TOKEN, 0) for each in every), default=0)
@@ -75,6 +77,17 @@ def refusal(document: Document) -> str | None:
             if (has or each["reads"]) and each.get("loops", {}).get(TOKEN) != tokens:
                 return "an operator that mixes tokens"
     return "slices that do not divide the tokens" if any(tokens % count for count in several) else None
+
+
+def _unparted(document: Document) -> bool:
+    """Whether the parts of some layer's backward have no times on a kind of device that is there."""
+    kinds = document["cluster"]["devices"]
+    return any(
+        cost["backward"] and not cost.get("input_gradient", 0) + cost.get("weight_gradient", 0)
+        for profile in document["model"]["profiles"]
+        for cost in profile["costs"].values()
+        if profile["device"] in kinds
+    )
 
 
 def one_by_one(question: Question, kind: str, rows: list[Costs]) -> list[Costs]:
@@ -123,7 +136,8 @@ def _layer(operators: list[Document], count: int) -> Document:
         return Fraction(own, every) if every else Fraction(0)
 
     keys = {each["name"]: -(-each["attention"]["keys"] // count) for each in attention}
-    return {"forward": share(FLOPS[0]), "backward": share(*FLOPS[1:]), "keys": keys}
+    parts = {name: share(f"{name}_flops") for name in ("input_gradient", "weight_gradient")}
+    return {"forward": share(FLOPS[0]), "backward": share(*FLOPS[1:]), "keys": keys} | parts
 
 
 def _graph(graph: Document, count: int) -> Document:
@@ -198,15 +212,33 @@ def in_slices(random: Random, document: Document) -> None:
             job["zero"] = [0, *job["zero"]]
         kept = [name for name in job.get("schedules", ()) if name != "any"]
         if kept or "schedules" in job:
-            job["schedules"] = random.choice(([*kept, "terapipe"], ["1f1b-slices"], [*SLICED], [], kept or []))
+            job["schedules"] = random.choice(([*kept, "terapipe"], ["1f1b-slices"], [*SLICED[:2]], [], kept or []))
         if not job.get("schedules"):
             job.pop("schedules", None)
     own = [count for count in job["slices"] if tokens % count == 0]
     if random.random() < 0.95:
         job["slices"] = own or [gcd(tokens, 4)]
+    if max(job["slices"]) > 1:
+        _in_halves(random, document)
     for entry in () if teams else document["cluster"]["devices"].values():
         if random.random() < 0.4:
             entry["shard_overhead"] = random.choice((1, 3, 20, 100))
+
+
+def _in_halves(random: Random, document: Document) -> None:
+    """Sometimes split backwards too, the parts of which mostly have times; by draws of its own."""
+    own, job = Random(f"halves {random.getstate()[1][:3]}"), document["job"]
+    if own.random() > 0.3:
+        return
+    for profile in document["model"]["profiles"] if own.random() < 0.95 else ():
+        for cost in profile["costs"].values():
+            if cost["backward"] and not cost["input_gradient"] + cost["weight_gradient"]:
+                cost["input_gradient"] = own.randint(1, cost["backward"])
+    if own.random() < 0.95 and job.get("objective") == "period":
+        job.pop("objective")
+        job.pop("staleness", None)
+    whole = [name for name in job.get("schedules", ()) if name not in (*SLICED, "any")]
+    job["schedules"] = own.choice(([*SLICED], ["zb-h1-slices"], [*whole, "1f1b-slices", "zb-h1-slices"]))
 
 
 def _drawn(random: Random, tokens: int, weights: int, item: int) -> Document:

@@ -5,7 +5,7 @@ there, F_1 = prefix[5] − prefix[3]. Times of stages and links are variables, t
 inequality is one short row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np

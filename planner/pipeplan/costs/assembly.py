@@ -155,8 +155,12 @@ def _stage(
     times = forward, backward + repeated, input_gradient + repeated, weight_gradient
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
     rebuilt = [int(chain.again[s, i]) for i in again]
+    forwards, backwards, inputs, weights = _slice_times(chain, span, again, times)
     return Stage(
-        **_slice_times(chain, span, again, times),
+        forward=forwards,
+        backward=backwards,
+        input_gradient=inputs,
+        weight_gradient=weights,
         update=update + sum(int(shared.update[s]) for shared in copies) + late,
         gather=gather,
         reduce=reduce,
@@ -169,22 +173,20 @@ def _stage(
     )
 
 
-def _slice_times(
-    chain: Chain, span: tuple[int, int, int], again: set[int], totals: tuple[int, ...]
-) -> dict[str, Times]:
-    """Return the times of the slices of a stage, by pass, given those of all of them together."""
+def _slice_times(chain: Chain, span: tuple[int, int, int], again: set[int], totals: tuple[int, ...]) -> Sequence[Times]:
+    """Return the times of the slices of a stage for each of `PASSES`, given those of all of them together."""
     s, a, b = span
     if chain.slices == 1:
-        return dict(zip(PASSES, totals, strict=True))
-    found = dict[str, Times]()
+        return totals
+    found: list[Times] = []
     for number, (name, total) in enumerate(zip(PASSES, totals, strict=True)):
         repeats = sorted(again) if name in REPEATING else []
         if chain.unlike_slices is not None:
             each, forward = chain.unlike_slices[s][number], chain.unlike_slices[s][0]
-            found[name] = tuple((each[:, a:b].sum(axis=1) + forward[:, repeats].sum(axis=1)).tolist())
+            found.append(tuple((each[:, a:b].sum(axis=1) + forward[:, repeats].sum(axis=1)).tolist()))
         else:
             first = getattr(chain, f"first_{name}")[s, a:b].sum() + chain.first_forward[s, repeats].sum()
-            found[name] = _of_slices(total, int(first), chain.slices)
+            found.append(_of_slices(total, int(first), chain.slices))
     return found
 
 

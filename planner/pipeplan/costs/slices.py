@@ -135,8 +135,8 @@ def _sliced_layer(model: Model, layer: Layer, part: Fraction) -> SlicedLayer:
         return Fraction(own, every) if every else Fraction(0)
 
     keys = {each.name: ceil(each.attention.keys * part) for each in attention if each.attention is not None}
-    forward, *parts = "forward_flops", "input_gradient_flops", "weight_gradient_flops"
-    return SlicedLayer(share(forward), share(*parts), *map(share, parts), keys)
+    inputs, weights = "input_gradient_flops", "weight_gradient_flops"
+    return SlicedLayer(share("forward_flops"), share(inputs, weights), share(inputs), share(weights), keys)
 
 
 def _layer(layer: Layer, part: Fraction) -> Layer:

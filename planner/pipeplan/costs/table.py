@@ -46,7 +46,7 @@ class Table:
         self.whole = np.where(self.parts == 0, self.backward, 0)
         self.forward_workspace = self.workspace
         self.boundary = crossing_bytes(model.layers, costs)
-        passes = [getattr(self, name) for name in PASSES]
+        passes: list[Array] = [getattr(self, name) for name in PASSES]
         first = passes
         self.slices: tuple[Array, ...] | None = None
         if model.slicing is not None and lengths:

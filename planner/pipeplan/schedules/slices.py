@@ -21,9 +21,9 @@ list is in this order. F(u) is later on the next stage. A backward is later on t
 one, or equal where all units are held. On the last stage F(i S + k) precedes its backward, as 2 k < 2 (S − 1 − k + K) −
 1 for k ≤ S − 1 and K ≥ S. So no wait is circular.
 
-*Split backwards.* `zb-h1-slices` has the forwards of `1f1b-slices`, and an input gradient I for each of its backwards. A
-weight gradient follows the I that is s units later, so all stages hold p + S − 1 units. It waits for its own I alone, so
-the lists do not deadlock either::
+*Split backwards.* `zb-h1-slices` has the forwards of `1f1b-slices`, and an input gradient I for each of its backwards.
+A weight gradient follows the I that is s units later, so all stages hold p + S − 1 units. It waits for its own I alone,
+so the lists do not deadlock either::
 
     time         0  1  2  3  4  5  6  7  8  9 10 11 12     3 stages, 1 micro-batch in 3 slices, F = I = W = 1;
     device 0    F0 F1 F2  .  .  .  . I2 W2 I1 W1 I0 W0     1f1b-slices takes 15
@@ -92,7 +92,7 @@ def _write(name: str, count: int, replicas: Sequence[int], micro_batches: int) -
 
 
 def _order(stage: int, own: range, count: int, ahead: int, split: bool) -> list[Action]:
-    """Write a replica's list; where backwards are split, weight gradients are as many units late as its stage's number."""
+    """Write a replica's list; in split backwards weight gradients are ``stage`` units late."""
     units = [(m, k) for m in own for k in reversed(range(count))]
     forwards = [Action(Kind.FORWARD, stage, m, k) for m in own for k in range(count)]
     backwards = [Action(Kind.INPUT_GRADIENT if split else Kind.BACKWARD, stage, *unit) for unit in units]

@@ -1,5 +1,6 @@
 """Plans with token slices: equal to every choice tried one by one, saved, validated and judged."""
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ from pipeplan.core.validate import validate_plan, validate_schedule
 from pipeplan.core.validate.memory import most_in_flight
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import sliced_families
+from pipeplan.schedules import SLICED, sliced_families
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -44,8 +45,8 @@ def every_value(model: Model, cluster: Cluster, job: Job) -> list[int]:
     return found
 
 
-def drawn(seed: int) -> tuple[Model, Cluster, Job]:
-    """A small question with slices."""
+def drawn(seed: int, split: bool = False) -> tuple[Model, Cluster, Job]:
+    """A small question with slices; ``split``: mostly also with split backwards."""
     random = Random(f"sliced {seed}")
     model = sliced_chain(random, random.randint(2, 4))
     memory = random.choice((None, None, 4000))
@@ -53,22 +54,25 @@ def drawn(seed: int) -> tuple[Model, Cluster, Job]:
         random.choice((1, 2, 4)), slices=random.choice(((2,), (1, 3), (1, 4), (2, 4))), optimizer="sgd",
         objective=random.choice((Objective.STEP, Objective.STEP, Objective.PERIOD)),
     )  # fmt: skip
+    if split and job.objective is Objective.STEP:
+        job = replace(job, schedules=random.choice((("zb-h1-slices",), ("gpipe", *SLICED), tuple(SLICED))))
     return model, unit_cluster(random.randint(2, 3), memory), job
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 200))])
-def test_the_best_plan_is_that_of_every_choice_tried(seed: int) -> None:
+@pytest.mark.parametrize("split", [False, True])
+def test_the_best_plan_is_that_of_every_choice_tried(seed: int, split: bool) -> None:
     """The optimum with slices is proved, and no other plan that fits is better."""
-    model, cluster, job = drawn(seed)
+    model, cluster, job = drawn(seed, split)
     values = every_value(model, cluster, job)
     result = solve(model, cluster, job=job, **QUICK)  # type: ignore[arg-type]
     assert result.value == result.bound == min(values)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 500))])
 def test_bounds_are_never_beaten(seed: int) -> None:
     """The bound of a partition is at most its simulated value, and the closed form at most every bound."""
-    model, cluster, job = drawn(1000 + seed)
+    model, cluster, job = drawn(1000 + seed, split=seed % 2 == 1)
     for space in Spaces(model, cluster, job):
         for size in space.sizes:
             for groups, least in space.device_groups(size):
@@ -82,21 +86,24 @@ def test_bounds_are_never_beaten(seed: int) -> None:
 
 
 def test_families_run_and_hold_what_they_say() -> None:
-    """Lists of equal stages take (M S + p − 1) (F + B), hold what the family says, and never wait in a circle."""
+    """Lists of equal stages take (M S + p − 1) (F + B), or fill the bubble, hold what is said, and never deadlock."""
     for stages in (1, 2, 4):
         for many in (1, 2, 5):
             for count in (2, 3, 7):
                 link = ((Transfer(),),) * (stages - 1)
                 homes = tuple((s,) for s in range(stages))
                 equal = Pipeline(
-                    (Stage(3, 5),) * stages, homes, link, link, Overlap.COPY, (0,) * stages, (10,) * stages
+                    (Stage(4, 4, 4, 4),) * stages, homes, link, link, Overlap.COPY, (0,) * stages, (10,) * stages
                 )
                 for family in sliced_families(count):
                     schedule = family.write((1,) * stages, many)
                     validate_schedule(schedule, stages, many)
                     held = [most_in_flight(order, s) for s, order in enumerate(schedule.orders)]
                     assert tuple(held) == family.in_flight((1,) * stages, many)
-                    if family.name == "terapipe" or many * count >= stages:
+                    if family.splits and (many == 1 or count >= stages):  # F = I = W: they fill the bubble
+                        idle = 2 * (stages - 1) if many == 1 else stages - 1
+                        assert makespan(schedule, equal) == 4 * (3 * many * count + idle)
+                    elif family.name == "terapipe" or (many * count >= stages and not family.splits):
                         assert makespan(schedule, equal) == (many * count + stages - 1) * 8
                     pairs = tuple((2 * s, 2 * s + 1) for s in range(stages))
                     validate_schedule(family.write((2,) * stages, 2 * many), stages, 2 * many, pairs)

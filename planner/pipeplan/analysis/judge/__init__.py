@@ -107,7 +107,8 @@ def judge(
     zero : int
         Level of ZeRO.
     token_slices : int
-        Equal slices of a sequence, which ``'1f1b'`` (then ``'1f1b-slices'``) or ``'terapipe'`` runs.
+        Equal slices of a sequence, which ``'1f1b'`` (then ``'1f1b-slices'``), ``'terapipe'`` or ``'zb-h1-slices'``
+        runs.
     time_limit : float
         Seconds for the proved plan, and before it as many for an order to be found.
 

@@ -18,6 +18,7 @@ from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, kind_name, mixed_c
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.slices import sliced
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import check_halves
 
 
 class Setting(NamedTuple):
@@ -40,6 +41,7 @@ def settings(model: Model, cluster: Cluster, job: Job, plan: HandWritten) -> Ite
         If there are too few devices or teams, if those of a stage are unlike, or if nothing can be split.
     """
     if job.slices:
+        check_halves(model, cluster, job)
         model = sliced(model, job.slices[0])
     if not job.teams:
         yield Setting(Space(model, cluster, job), _groups(cluster, plan, "devices"))

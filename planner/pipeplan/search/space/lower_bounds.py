@@ -37,7 +37,7 @@ class LowerBounds:
             first = [table.first_forward for table in tables.values()]
         shares = [own[every > 0] / every[every > 0] for own, every in zip(first, work.values(), strict=True)]
         least = min((float(row.min()) for row in shares if row.size), default=1.0)
-        self._set(work, prices.job, size, least, splits)
+        self._set(work, prices.job, size, first=least, splits=splits)
 
     @classmethod
     def of_work(cls, work: Mapping[str, Array], job: Job, size: int, first: float = 1.0) -> "LowerBounds":
@@ -46,7 +46,7 @@ class LowerBounds:
         ``first``: share of them that the first of several slices takes at least.
         """
         found = cls.__new__(cls)
-        found._set(work, job, size, first)
+        found._set(work, job, size, first=first)
         return found
 
     def _set(self, work: Mapping[str, Array], job: Job, size: int, first: float, splits: bool = False) -> None:

@@ -118,8 +118,6 @@ class Space:
         if model.slicing is not None:
             self.free, self.families = False, _of_slices(model.slices, named)
         self.splits = any(each.splits for each in self.families)
-        if self.splits:
-            self._check_parts(kinds)
         self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
@@ -151,23 +149,6 @@ class Space:
                 self.prices.table(kind, size)
         except InputError as error:
             raise InputError(f"{count} micro-batches (micro_batches) hold {size} samples each: {error}") from error
-
-    def _check_parts(self, kinds: list[DeviceKind]) -> None:
-        """Refuse split backwards of layers whose parts have no times, and other objectives than the step."""
-        name = next(each.name for each in self.families if each.splits)
-        if self.job.objective is not Objective.STEP:
-            raise InputError(
-                f"schedule {name!r} is searched for the least step; ask for the objective 'step', not "
-                f"{self.job.objective.value!r}"
-            )
-        for kind, size in product(kinds, self.sizes):
-            unknown = np.flatnonzero(self.prices.table(kind, size).whole)
-            if len(unknown):
-                raise InputError(
-                    f"schedule {name!r} splits backwards, and the input and weight gradients of layer "
-                    f"{self.model.names[unknown[0]]!r} on {kind.name} have no times of their own; profile the model "
-                    "with its backwards split, or name other schedules"
-                )
 
     @property
     def deepest(self) -> int:

@@ -15,7 +15,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import SLICED, family
+from pipeplan.schedules import SLICED, SPLIT, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
@@ -115,6 +115,7 @@ class Spaces:
         self, count: int, questions: Sequence[TeamQuestion | MixedQuestion] | None, opening: Clock | None
     ) -> "Spaces":
         """The spaces of a number of token slices."""
+        check_halves(self.model, self.cluster, self.job)
         job = replace(self.job, slices=(count,), context_parallel=False, unlike_teams=False)
         own = None if questions is None else tuple(questions)
         return Spaces(sliced(self.model, count), self.cluster, job, questions=own, opening=opening)
@@ -314,6 +315,29 @@ class Spaces:
             return self.sliced[slices].find(split, level)
         home = self._home(split) if split is not None else self
         return None if home is None else home._spaces.get(level)
+
+
+def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
+    """Refuse families of split backwards, if any is named, where parts of backwards have no times, or are no matter.
+
+    Raises
+    ------
+    InputError
+    """
+    named = [name for name in job.schedules if name in SPLIT]
+    if named and job.objective is not Objective.STEP:
+        raise InputError(
+            f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
+            f"{job.objective.value!r}"
+        )
+    for profile in model.profiles if named else ():
+        for name, cost in zip(model.names, profile.costs, strict=True):
+            if profile.device in cluster.kinds and cost.backward and not cost.input_gradient + cost.weight_gradient:
+                raise InputError(
+                    f"schedule {named[0]!r} splits backwards, and the profile of {model.name} on {profile.device} has "
+                    f"no times of the input and weight gradients of layer {name!r}; profile it again with its "
+                    "backwards split, or name other schedules"
+                )
 
 
 def _worthwhile(space: Space, highest: int) -> tuple[int, ...]:
