@@ -51,6 +51,14 @@ def narrow(document: dict[str, Any]) -> None:
     document["job"]["memory"] = whole + sum(2 * cost["saved"] + cost["workspace"] for cost in costs) + 1
 
 
+def in_halves(document: dict[str, Any]) -> None:
+    """The same as `roomy` with backwards in two parts, which have times."""
+    roomy(document)
+    document["job"]["schedules"] = ["zb-h1-slices"]
+    for cost in (cost for profile in document["model"]["profiles"] for cost in profile["costs"].values()):
+        cost["input_gradient"] = cost["input_gradient"] or cost["backward"]
+
+
 REGIMES: dict[str, tuple[Any, tuple[tuple[Any, str, int], ...]]] = {
     "shapes": (ShapesNode, ()),
     "device groups": (DeviceGroupsNode, ((space, "PAIRS", 0),)),
@@ -98,6 +106,14 @@ def one_more(name: str, count: int, replicas: Any, micro_batches: int) -> tuple[
     return tuple(min(len(replicas) - s + count, micro_batches * count) for s in stages)
 
 
+def in_time(stage: int, own: Any, count: int, ahead: int, split: bool, order: Any = families._order) -> Any:
+    """As if each weight gradient followed its own input gradient."""
+    late = order(stage, own, count, ahead, split)
+    weights = {action[1:]: action for action in late if action.kind == "W"}
+    rest = [action for action in late if action.kind != "W"]
+    return [each for action in rest for each in (action, *[weights[action[1:]]] * (action.kind == "I"))]
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "change"),
     [
@@ -105,12 +121,13 @@ def one_more(name: str, count: int, replicas: Any, micro_batches: int) -> tuple[
         (SlicedLayer, "kept", lambda *_: 0, narrow),
         (pricing, "one_by_one", lambda _model, costs, _kind: costs, roomy),
         (families, "_counts", one_more, roomy),
+        (families, "_order", in_time, in_halves),
     ],
 )
 def test_wrong_slices_are_noticed(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any], change: Any
 ) -> None:
-    """Attention that does not grow, keys without room, operators in one piece, families that hold more."""
+    """Attention that does not grow, keys without room, operators in one piece, more held, weight gradients in time."""
     monkeypatch.setattr(owner, name, wrong)
     assert noticed(sliced, change)
 

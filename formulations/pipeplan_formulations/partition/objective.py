@@ -185,11 +185,10 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
         spared = slack if problem.objective == "step" else head  # in a long run own ending is about the stage alone
+        through = None if sums.behind is None else sums.behind[t]
         least += (
             head + busy + largest(0, endings[t] + many * weight[t] - spared)
-            for busy, many in in_all(
-                count.stage, work, own.of_stage(t), None if sums.behind is None else sums.behind[t]
-            )
+            for busy, many in in_all(count.stage, work, own.of_stage(t), through)
         )
         latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
