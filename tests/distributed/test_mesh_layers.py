@@ -14,7 +14,7 @@ from helpers.distributed import mesh_workers, models, vocabulary_workers
 from helpers.distributed.together import Job
 from helpers.plans import with_buckets
 from helpers.profile_of import profile_of
-from helpers.quick import thinned
+from helpers.quick import part, thinned
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.strategies import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
 from pipeplan.costs.sharding.named import named_strategies
@@ -88,7 +88,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
 def of_a_decoder() -> tuple[mesh_workers.Case, ...]:
     """A decoder on two by two processes, all operators by strategies drawn for each, recomputed or split."""
     case = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0)
-    return tuple(mesh_workers.treated(case, **how) for how in BACKWARDS[:2])
+    return tuple(mesh_workers.treated(case, **how) for how in part(BACKWARDS[:2]))
 
 
 @cache
@@ -105,7 +105,7 @@ def of_rectangles() -> tuple[mesh_workers.Case, ...]:
     """A decoder by 3-D tensor parallelism on cubes of 2 x 2 x 1 and 1 x 2 x 2, all else drawn."""
     return tuple(
         mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], seed, named=own)
-        for seed, own in enumerate(named_strategies("3d", 2))
+        for seed, own in part(list(enumerate(named_strategies("3d", 2))))
     )
 
 
@@ -115,7 +115,7 @@ def at_levels() -> tuple[mesh_workers.Case, ...]:
     schedule, ways = FAMILIES["1f1b-sno"].write((2,), 4), ((2, True, True), (3, True, False), (3, False, True))
     return tuple(
         mesh_workers.treated(case, again=again, split=False)
-        for seed, (level, gathers, again) in enumerate(ways)
+        for seed, (level, gathers, again) in part(list(enumerate(ways)))
         for case in [mesh_workers.on_mesh(models.tiny_decoder, (2,), schedule, seed, gathers, zero=level)]
     )
 
@@ -154,7 +154,7 @@ def on_one_axis() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]
     last = again.plan.stages[-1]
     plan = replace(again.plan, stages=(replace(last, recompute=last.layers[-1:]),))
     every = {b.__name__: (case, b) for case, b in cases} | {"again": (again._replace(plan=plan), models.tiny_decoder)}
-    return thinned(every, 2)
+    return thinned(every)
 
 
 @cache

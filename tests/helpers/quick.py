@@ -1,7 +1,7 @@
 """Quick runs have a part of the examples and of the cases; `make test-all` has all (HYPOTHESIS_PROFILE=whole)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 QUICK = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci"
@@ -31,4 +31,9 @@ def few(examples: int) -> int:
 
 def thinned(cases: Mapping[Name, Value], every: int = 3) -> dict[Name, Value]:
     """Return the cases, of which a quick run has the first and each ``every``-th behind it."""
-    return dict(list(cases.items())[:: every if QUICK else 1])
+    return dict(part(list(cases.items()), every))
+
+
+def part(cases: Sequence[Value], every: int = 2) -> tuple[Value, ...]:
+    """Return the cases, of which a quick run has the first and each ``every``-th behind it."""
+    return tuple(cases[:: every if QUICK else 1])

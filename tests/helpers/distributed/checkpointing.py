@@ -22,6 +22,7 @@ from helpers.distributed.models import (
     tiny_unet,
 )
 from helpers.plans import in_teams, plan_for, with_buckets
+from helpers.quick import part
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
@@ -81,26 +82,30 @@ class Layout:
 
 
 LAYOUTS = {
-    2: (
-        Layout((1, 1)),
-        Layout((2,)),
-        Layout((2,), zero=1),
-        Layout((2,), zero=3),
-        Layout(family="interleaved"),
-        Layout((2,), zero=2),
+    2: part(
+        (
+            Layout((1, 1)),
+            Layout((2,)),
+            Layout((2,), zero=3),
+            Layout(family="interleaved"),
+            Layout((2,), zero=1),
+            Layout((2,), zero=2),
+        )
     ),
     3: (Layout((1, 1, 1)), Layout((2, 1), zero=1), Layout((3,), zero=1), Layout((3,), zero=3), Layout((1, 2))),
-    4: (
-        Layout((1, 1), tensor_parallel=2, teams=True),
-        Layout((1, 1, 2), zero=1),
-        Layout((2,), zero=1, tensor_parallel=2, teams=True),
-        Layout((2,), zero=3, tensor_parallel=2, teams=True),
-        Layout((1, 1), tensor_parallel=2),
-        Layout((2,), zero=2, tensor_parallel=2),
-        Layout((1, 1, 1), tensor_parallel=(1, 2, 1), teams=True),
-        Layout((2,), zero=3, tensor_parallel=2, mesh=(2,)),
-        Layout((1,), tensor_parallel=4, mesh=(2, 2)),
-        Layout((2,), zero=2, tensor_parallel=2, mesh=(2,)),
+    4: part(
+        (
+            Layout((1, 1), tensor_parallel=2, teams=True),
+            Layout((1, 1, 2), zero=1),
+            Layout((2,), zero=1, tensor_parallel=2, teams=True),
+            Layout((2,), zero=3, tensor_parallel=2, teams=True),
+            Layout((1, 1), tensor_parallel=2),
+            Layout((2,), zero=2, tensor_parallel=2),
+            Layout((1, 1, 1), tensor_parallel=(1, 2, 1), teams=True),
+            Layout((2,), zero=3, tensor_parallel=2, mesh=(2,)),
+            Layout((1,), tensor_parallel=4, mesh=(2, 2)),
+            Layout((2,), zero=2, tensor_parallel=2, mesh=(2,)),
+        )
     ),
 }
 SHARDED_STAGES = (Layout((2, 1), zero=3), Layout((1, 1, 1)), Layout((1, 2), zero=3), Layout((3,), zero=2))

@@ -1,6 +1,7 @@
 """Searched schedules, one of each kind, with a model to run them: searched once, before the ranks start."""
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 from math import lcm
 
@@ -17,11 +18,11 @@ from pipeplan_formulations.common.report import Limits
 KINDS = ("joined", "split", "several stages a device", "recomputed", "replicated")
 
 
-def found_cases(world: int, seed: int) -> list[Case]:
-    """A case of each of `KINDS` on this number of ranks, whose order no family has."""
+def found_cases(world: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Case]:
+    """A case of each of these `KINDS` on this number of ranks, whose order no family has."""
     generator = random.Random(seed)
     found = []
-    for kind in KINDS:
+    for kind in kinds:
         split = kind in ("split", "several stages a device") or (kind == "replicated" and generator.random() < 0.5)
         schedule = _found(generator, _placement(generator, kind, world), split)
         build = generator.choice([each for each in WORKLOADS if len(blank_model(each)[1]) >= schedule.stages])
