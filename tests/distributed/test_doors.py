@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.distributed.listening import descendants, listening
+from helpers.quick import rarely
 from pipeplan_executor import launch
 
 WORLD = 3
@@ -58,7 +59,7 @@ def test_a_local_run_listens_on_the_loopback_interface_only(tmp_path: Path, monk
     assert set().union(*found.values()) <= LOOPBACK
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, *map(rarely, (signal.SIGINT, signal.SIGHUP))])
 def test_a_run_whose_launcher_ends_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """However the launcher is ended, its ranks end too, and the temporary folder is empty."""
     temporary, place = tmp_path / "tmp", tmp_path / "place"

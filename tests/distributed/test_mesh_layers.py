@@ -153,7 +153,7 @@ def on_one_axis() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]
     again = mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[1], 5, losses=(True,))
     last = again.plan.stages[-1]
     plan = replace(again.plan, stages=(replace(last, recompute=last.layers[-1:]),))
-    every = {b.__name__: (case, b) for case, b in cases} | {"again": (again._replace(plan=plan), models.tiny_decoder)}
+    every = {"again": (again._replace(plan=plan), models.tiny_decoder)} | {b.__name__: (case, b) for case, b in cases}
     return thinned(every)
 
 
