@@ -58,11 +58,14 @@ class FrontFirst:
     ----------
     plan : Plan or None
         The best plan with such sums; None if none of those found can have them.
+    ideal : int
+        Nanoseconds that such a plan would take at least if its sums could be interrupted, whatever is lost.
     prices : tuple of Price
         Of the layers whose sums a step waits for; none if all are hidden.
     """
 
     plan: Plan | None
+    ideal: int = 0
     prices: tuple[Price, ...] = ()
 
     def line(self, value: int) -> str:
@@ -76,7 +79,8 @@ class FrontFirst:
         more = f"{own / value - 1:+.1%}" if value else ""
         first = (
             f"sums front layers first: {format_time(own)} ({more}) with {self.plan.shape}, "
-            f"{counted(self.plan.micro_batches, 'micro-batch')} of {self.plan.micro_batch}; the bound is not about it"
+            f"{counted(self.plan.micro_batches, 'micro-batch')} of {self.plan.micro_batch} (at best "
+            f"{format_time(self.ideal)} without chunks); the bound is not about it"
         )
         saved = "" if own < value else ", so keep the plan above"
         return f"{first}{saved}; {self._waits()}"
@@ -99,6 +103,7 @@ class FrontFirst:
         own = self.plan.priority
         return {
             "time_s": self.plan.value / 1e9,
+            "ideal_s": self.ideal / 1e9,
             "chunk_bytes": [each.chunk for each in own],
             "binding": [list(each.binding) for each in own],
             "lost": [dict(each.lost) for each in own],
@@ -116,12 +121,15 @@ class FrontFirstPlan:
         With its value, and the pipeline of its sums.
     space : Space
         In which it lies.
+    ideal : int
+        The least of the bounds of all plans tried, in nanoseconds.
     prices : tuple of Price
         Of the layers whose sums a step waits for, in the stage that waits longest, in order.
     """
 
     evaluated: EvaluatedPlan
     space: Space
+    ideal: int
     prices: tuple[Price, ...]
 
 
@@ -189,12 +197,13 @@ def front_first(
     """
     space = Space(model, cluster, replace(job, zero=(0,), teams=(), slices=(), unlike_teams=False))
     best: FrontFirstPlan | None = None
-    for bound, plan, stages in sorted(_candidates(space, found[:MOST_PLANS], budget), key=lambda row: row[0]):
+    rows = sorted(_candidates(space, found[:MOST_PLANS], budget), key=lambda row: row[0])
+    for bound, plan, stages in rows:
         if best is not None and bound >= best.evaluated.value:
             break
-        made = _made(space, plan, stages, budget)
-        if best is None or made.evaluated.value < best.evaluated.value:
-            best = made
+        made, prices = _made(plan, stages, budget)
+        if best is None or made.value < best.evaluated.value:
+            best = FrontFirstPlan(made, space, rows[0][0], prices)
     return best
 
 
@@ -249,8 +258,10 @@ def _suits(space: Space, candidate: Candidate, boundaries: Boundaries) -> bool:
     )
 
 
-def _made(space: Space, plan: EvaluatedPlan, stages: Sequence[StageSums | None], budget: Fraction) -> FrontFirstPlan:
-    """The plan with the best units and chunks of each stage, and what may be lost where steps wait."""
+def _made(
+    plan: EvaluatedPlan, stages: Sequence[StageSums | None], budget: Fraction
+) -> tuple[EvaluatedPlan, tuple[Price, ...]]:
+    """The plan with the best units and chunks of each stage and what may be lost where steps wait; and prices."""
     priorities, longest, prices = [], 0, tuple[Price, ...]()
     for sums in stages:
         own = Priority(0)
@@ -267,7 +278,7 @@ def _made(space: Space, plan: EvaluatedPlan, stages: Sequence[StageSums | None],
     candidate = plan.candidate
     late = [own.exposed for own in priorities]
     value = period(plan.schedule, beside(plan.pipeline, candidate.chain, plan.boundaries, late))
-    return FrontFirstPlan(replace(plan, value=value, priority=tuple(priorities)), space, prices)
+    return replace(plan, value=value, priority=tuple(priorities)), prices
 
 
 def _ordered(sums: StageSums) -> tuple[StageSums, Priority]:

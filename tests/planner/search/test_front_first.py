@@ -63,7 +63,7 @@ def period_of(plan: Plan, model: Model, steps: int = 6) -> int:
 
 
 def test_a_period_is_what_steps_take_one_by_one() -> None:
-    """Of random models at random speeds, with losses and without; and no plan of the answer's sums is below T*."""
+    """Of random models at random speeds, with losses and without; and no less than without chunks."""
     random, waited = Random("steps"), 0
     for _ in range(4 if QUICK else 150):
         n = random.randint(2, 7)
@@ -84,7 +84,8 @@ def test_a_period_is_what_steps_take_one_by_one() -> None:
         assert plan.value == period_of(plan, model)
         validate_claims(plan)
         lost = {name: share for own in plan.priority for name, share in own.lost}
-        assert bool(result.front_first.prices) == (plan.priority[0].exposed > 0) or lost
+        assert bool(result.front_first.prices) <= (plan.priority[0].exposed > 0)
+        assert result.front_first.ideal <= plan.value
         assert all(0 < share <= 2 * asked["loss_budget"] for share in lost.values())  # type: ignore[operator]
         waited += plan.priority[0].exposed > 0
     assert waited
