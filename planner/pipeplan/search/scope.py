@@ -324,6 +324,8 @@ class Scope:
             if self.job.level < SHARDED or not self.job.overlap_reduction:
                 yield sentences.OVERLAPPED
             return
+        if self.job.objective is Objective.PERIOD:
+            yield sentences.FRONT_FIRST
         if len({device.node for device in space.cluster.devices}) > 1:
             yield sentences.BUCKETS_ON_CARDS
         if self.job.recompute is Recompute.CHOOSE:

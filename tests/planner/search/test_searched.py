@@ -78,6 +78,8 @@ def test_what_is_left_out_is_named() -> None:
         (searched.OVERLAPPED, {"overlap_reduction": False}, {}),
         (searched.OVERLAPPED, {"overlap_reduction": False}, {"overlap_reduction": False, "replicas": (1,)}),
         (searched.OVERLAPPED, {"objective": "bottleneck"}, {"objective": "bottleneck", "replicas": (1,)}),
+        (searched.FRONT_FIRST, {"objective": "period"}, {}),
+        (searched.FRONT_FIRST, {"objective": "period"}, {"objective": "period", "staleness": 1}),
         (searched.BUCKETS_ON_CARDS, {"cluster": nodes(2, 2)}, {"cluster": nodes(1, 4)}),
         (searched.HIDDEN_AGAIN, {}, {"recompute": "full"}),
         (searched.SHARDED, {"zero": (0,)}, {}),
