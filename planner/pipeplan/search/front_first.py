@@ -272,7 +272,10 @@ def _made(
                 if own.exposed >= longest:
                     longest, prices = own.exposed, tuple(_prices(units, losses))
                 left = replace(units, lost=losses.shares)
-                lossy = min((_in_order(left, chunk) for chunk in {own.chunk, _chunked(left)[1]}), key=_late)
+                lossy = min(
+                    (_in_order(left, chunk) for chunk in {own.chunk, _chunked(left)[1]}),
+                    key=lambda priority: priority.exposed,
+                )
                 own = lossy if own.exposed - lossy.exposed > NOTABLE * plan.value else own
         priorities.append(own)
     candidate = plan.candidate
@@ -301,10 +304,6 @@ def _chunked(units: StageSums) -> tuple[int, int]:
             assert report.objective is not None
             rows.append((units.exposed(report.objective), chunk))
     return min(rows, key=lambda row: row[0])
-
-
-def _late(own: Priority) -> int:
-    return own.exposed
 
 
 def _halves(size: int) -> list[int]:
