@@ -3,15 +3,15 @@
 import pytest
 
 from pipeplan.core.errors import InputError, PlanError
-from pipeplan.core.schedule import Action, Schedule
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.runtime.program import rolling
 from pipeplan_executor.runtime.program.lower import Receive, Send, Settle, Step
 from pipeplan_executor.runtime.program.rolling import RollingSteps, lower_rolling
 
 
-def lowered(replicas: tuple[int, ...], many: int, zero1: bool = False) -> tuple[RollingSteps, ...]:
-    return lower_rolling(FAMILIES["1f1b-sno"].write(replicas, many), lambda _: True, zero1)
+def lowered(replicas: tuple[int, ...], many: int, zero1: bool = False, small: bool = True) -> tuple[RollingSteps, ...]:
+    return lower_rolling(FAMILIES["1f1b-sno"].write(replicas, many), lambda _: small, zero1)
 
 
 def said(steps: tuple[Step, ...]) -> str:
@@ -36,18 +36,29 @@ def test_sums_leave_at_once_and_updates_leave_time_for_gathers() -> None:
     assert said(lowered((2,), 4, zero1=True)[0].then[0]) == "F0 B0 F2 U4 B2 R0"
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_a_batch_finds_the_receive_of_its_first_tensor_posted(small: bool) -> None:
+    """Behind the first stage it stands in the steps of the batch before, at least one pass ahead of the tensor."""
+    _, *later = lowered((1, 2, 1), 6, small=small)
+    for each in later:
+        reads = next(step for step in each.then[1] if isinstance(step, Action))
+        places = [n for n, s in enumerate(each.then[0]) if isinstance(s, Receive) and s.message.reads == reads]
+        assert len(places) == 1
+        assert any(isinstance(s, Action) and s.kind is not Kind.UPDATE for s in each.then[0][places[0] :])
+
+
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize(("replicas", "many"), [((1, 1, 1), 3), ((2, 1), 4), ((1, 2, 1), 6), ((4,), 4)])
 def test_every_batch_in_the_middle_is_alike(
-    replicas: tuple[int, ...], many: int, monkeypatch: pytest.MonkeyPatch
+    replicas: tuple[int, ...], many: int, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More batches give the same steps, and each message is sent and received once, in one order."""
-    few = lowered(replicas, many)
+    few = lowered(replicas, many, small=small)
     monkeypatch.setattr(rolling, "BATCHES", 7)
-    assert lowered(replicas, many) == few
+    assert lowered(replicas, many, small=small) == few
     for odd in (False, True):
-        rows = [
-            (*one.first, *one.then[1], *one.then[0], *one.last[0]) if odd else (*one.first, *one.last[0]) for one in few
-        ]
+        between = [(*one.then[1], *one.then[0]) if odd else () for one in few]
+        rows = [(*one.first, *row, *one.last[0], *one.ahead[0]) for one, row in zip(few, between, strict=True)]
         sent = [[each.message for each in row if isinstance(each, Send)] for row in rows]
         received = [each.message for row in rows for each in row if isinstance(each, Receive)]
         assert len(received) == sum(map(len, sent))

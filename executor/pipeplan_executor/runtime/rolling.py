@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pipeplan.core.schedule import Action
 from pipeplan.frontend.batch import Batch
-from pipeplan_executor.runtime.engine import Engine
+from pipeplan_executor.runtime.engine import Engine, message_tensors
 from pipeplan_executor.runtime.program.lower import Send, Settle
 from pipeplan_executor.runtime.program.rolling import RollingSteps
 from pipeplan_executor.stages.stage import Boundary, StageWork
@@ -71,10 +71,17 @@ class RollingEngine(Engine):
     def end(self) -> None:
         """Run what is left of the last batch."""
         self._run(self._rolling.last[self._odd], (), ())
+        for send in self._rolling.ahead[self._odd]:
+            assert isinstance(send, Send)
+            expected = message_tensors(send.message, self._boundaries)
+            self._outbox[send.message.made] = tuple(self._buffer(tensor, None) for tensor in expected)
+            self._move(send)
+        for arrival in self._inbox.values():
+            arrival.get()
         for works, _ in self._in_transit.values():
             for work in works:
                 work.wait()
-        self._in_transit, self._batches = {}, [None, None]
+        self._inbox, self._in_transit, self._batches = {}, {}, [None, None]
 
     def infer_on(self, stages: Mapping[int, StageWork]) -> None:
         """Let `infer` use these works."""

@@ -126,6 +126,7 @@ def insert_messages(
     place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
     pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
     readers: list[list[int]] = [[] for _ in schedule.orders]
+    passes = [[i for i, a in enumerate(order) if a.kind.per_micro_batch] for order in schedule.orders]
     # messages of every ordered pair of ranks, in sending order; places of the actions that read one, per target
     for message in messages(schedule, owners):
         pairs[message.source, message.target].append(message)
@@ -134,7 +135,8 @@ def insert_messages(
     before: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
     after: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
     for (source, target), row in pairs.items():
-        for message, post in zip(row, _receive_places(row, place, readers[target], small), strict=True):
+        posts = _receive_places(row, place, readers[target], passes[target], small)
+        for message, post in zip(row, posts, strict=True):
             before[target][post].append(Receive(message))
             after[source][place[message.made]].append(Send(message))
         places = settling(row, pairs.get((target, source), ()), place, schedule.orders[source])
@@ -154,16 +156,20 @@ def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
 
 
 def _receive_places(
-    row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small
+    row: Sequence[Message],
+    place: Mapping[Action, int],
+    readers: Sequence[int],
+    passes: Sequence[int],
+    small: Small,
 ) -> list[int]:
     """Return places in the target's list before which the receives of a pair are posted, in the order of the sends.
 
-    ``readers``: places of the actions that read a message, ascending.
+    ``readers``: places of the actions that read a message, ascending; ``passes``: of all forwards and backwards.
     """
 
     def post(message: Message) -> int:
-        at = place[message.reads]
-        return readers[max(0, bisect_left(readers, at) - 1)] if small(message) else max(0, at - 1)
+        among = readers if small(message) else passes
+        return among[max(0, bisect_left(among, place[message.reads]) - 1)]
 
     return list(accumulate(map(post, reversed(row)), min))[::-1]  # never after a later message
 

@@ -9,6 +9,9 @@
 The lists are the planner's (`pipeplan.schedules.stale`). A batch's steps begin with its first forward, so that its data
 is not needed earlier. R begins the sums of a batch, and U waits for them, so they run beside the next batch. Numbers of
 micro-batches of odd batches are higher by as many as a batch has, and R and U have that of a batch's first one.
+
+Receives are posted where they would be in one long list, so that of a batch's first tensor in the steps of the batch
+before, one pass ahead. If no batch follows, the sender sends it something that nobody reads.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,12 +21,14 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate import validate_order
 from pipeplan.schedules.stale import through_batches
-from pipeplan_executor.runtime.program.lower import Receive, Small, Step, insert_messages, reply_places
+from pipeplan_executor.runtime.program.lower import Receive, Send, Small, Step, insert_messages, reply_places
 from pipeplan_executor.runtime.program.order import find_owners
 from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES
 
 BATCHES = 5
-"""Batches that are lowered together: the third one's steps are those of every batch in the middle."""
+"""Batches that are lowered together."""
+MIDDLE = 2
+"""The one whose steps are those of every batch in the middle."""
 
 
 class RollingSteps(NamedTuple):
@@ -37,6 +42,8 @@ class RollingSteps(NamedTuple):
         Of an even batch and the end of the odd one before it; and the other way round.
     last : tuple of tuple of Step
         The end of the last batch, if that is even, or odd.
+    ahead : tuple of tuple of Step
+        Sends of what the last batch, if that is even, or odd, has posted receives for, although no batch follows.
     micro_batches : int
         Of a batch; the numbers of an odd one are higher by so many.
     """
@@ -44,6 +51,7 @@ class RollingSteps(NamedTuple):
     first: tuple[Step, ...]
     then: tuple[tuple[Step, ...], ...]
     last: tuple[tuple[Step, ...], ...]
+    ahead: tuple[tuple[Step, ...], ...]
     micro_batches: int
 
 
@@ -81,7 +89,9 @@ def lower_rolling(
     _check_runs(orders, _partners(schedule, tied), together)
     later = {(stage, m + many * t): rank for (stage, m), rank in owners.items() for t in range(BATCHES)}
     steps = insert_messages(Schedule(schedule.family, orders), later, small, reply_places)
-    return tuple(_rolling(_divided(row, each), many) for row, each in zip(rows, steps, strict=True))
+    parts = [_divided(row, each) for row, each in zip(rows, steps, strict=True)]
+    ahead = [_sent_ahead(parts, rank, many) for rank in range(len(parts))]
+    return tuple(_rolling(each, sent, many) for each, sent in zip(parts, ahead, strict=True))
 
 
 def _in_batches(order: Sequence[Action], many: int) -> list[list[Action]]:
@@ -104,29 +114,44 @@ def _in_batches(order: Sequence[Action], many: int) -> list[list[Action]]:
 
 
 def _divided(row: Sequence[Sequence[Action]], steps: Sequence[Step]) -> list[list[Step]]:
-    """Divide a rank's steps by batches: a receive belongs to the action that reads it."""
+    """Divide a rank's steps by batches.
+
+    The receive for a forward stays where it is. That for a backward belongs to its reader, as the end of a last batch
+    has no forwards between which it could be.
+    """
     home = {action: number for number, part in enumerate(row) for action in part}
     found: list[list[Step]] = [[] for _ in row]
-    last: dict[int, int] = {}
+    ahead: list[Step] = []
     now = 0
     for step in steps:
         if isinstance(step, Action):
             now = home[step]
-        place = now
-        if isinstance(step, Receive):
-            place = home[step.message.reads]
-            if place < last.setdefault(step.message.source, place):
-                raise PlanError(f"{step.message.reads} would be received behind a tensor of a later batch")
-            last[step.message.source] = place
-        found[place].append(step)
+            found[now] += [*ahead, step]
+            ahead = []
+        elif not isinstance(step, Receive):
+            found[now].append(step)
+        elif step.message.reads.kind is Kind.FORWARD:
+            ahead.append(step)
+        else:
+            found[home[step.message.reads]].append(step)
     return found
 
 
-def _rolling(parts: Sequence[Sequence[Step]], many: int) -> RollingSteps:
+def _sent_ahead(parts: Sequence[Sequence[Sequence[Step]]], rank: int, many: int) -> list[Step]:
+    """Return the rank's sends of the next batch whose receives are among the steps of one in the middle."""
+    received = [step.message for each in parts for step in each[MIDDLE] if isinstance(step, Receive)]
+    return [Send(m) for m in received if m.source == rank and m.reads.micro_batch // many > MIDDLE]
+
+
+def _rolling(parts: Sequence[Sequence[Step]], ahead: Sequence[Step], many: int) -> RollingSteps:
     """Number the steps of the first batch, one in the middle, and the end of the last one: all of even batches."""
-    first, then, last = (tuple(_numbered(step, 0, many) for step in parts[n]) for n in (0, 2, BATCHES))
-    shifted = [tuple(_numbered(step, many, many) for step in part) for part in (then, last)]
-    return RollingSteps(first, (then, shifted[0]), (last, shifted[1]), many)
+
+    def numbered(steps: Sequence[Step], shift: int) -> tuple[Step, ...]:
+        return tuple(_numbered(step, shift, many) for step in steps)
+
+    middle, last = parts[MIDDLE], parts[BATCHES]
+    then, end, sent = (tuple(numbered(row, shift) for shift in (0, many)) for row in (middle, last, ahead))
+    return RollingSteps(numbered(parts[0], 0), then, end, sent, many)
 
 
 def _numbered(step: Step, shift: int, many: int) -> Step:
