@@ -102,6 +102,31 @@ def test_gradients_of_captured_models_are_those_of_whole_sequences(build: Build,
         assert verify(planned(build, tokens, stages, split, again), build, 2).error < EXACT
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype", "most"),
+    [
+        ({"precision": "fp16", "clip": 0.1}, None, 0.01),
+        pytest.param({"precision": "bf16"}, None, 0.03, marks=pytest.mark.slow),
+        pytest.param({"clip": 0.1}, torch.float64, EXACT, marks=pytest.mark.slow),
+    ],
+)
+def test_clipped_and_mixed_training_is_that_of_whole_sequences(
+    options: dict[str, Any], dtype: torch.dtype | None, most: float
+) -> None:
+    """Three updates; in mixed precision but for rounding, as what slices keep of each other is rounded too."""
+
+    def trained(tokens: tuple[int, ...]) -> Tensor:
+        plan = planned(models.tiny_decoder, tokens, 2)
+        pipeline = Pipeline(plan, models.tiny_decoder, seed=2, dtype=dtype, evaluates=False, **options)
+        before = nn.utils.parameters_to_vector(pipeline.parameters()).detach().clone()
+        for number in range(3):
+            pipeline.step(*draw(pipeline.workload, plan.batch, 0, dtype, number))
+        return nn.utils.parameters_to_vector(pipeline.parameters()).detach() - before
+
+    whole, cut = trained((TOKENS,)), trained((3, 2, 1))
+    assert float((whole - cut).norm()) < most * float(whole.norm())
+
+
 def test_what_is_evaluated_and_predicted_is_that_of_whole_sequences() -> None:
     """Outputs of slices are put together again."""
     pipeline = Pipeline(planned(models.tiny_decoder, (3, 2, 1), 2), models.tiny_decoder, seed=2, dtype=torch.float64)
