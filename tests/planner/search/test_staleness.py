@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices, model_of
+from pipeplan.analysis.explain import require_step
 from pipeplan.analysis.judge import judge
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InputError
@@ -71,6 +72,12 @@ def test_a_file_for_torch_has_no_delay() -> None:
     """Its lists end with a batch."""
     with pytest.raises(InputError, match="torch's schedule files end with a batch"):
         exported(answer(10**9).plan, "torch-csv")
+
+
+def test_an_explanation_is_about_a_step() -> None:
+    """So the option goes with the objective that it needs."""
+    with pytest.raises(InputError, match="leave out --objective period, and --staleness"):
+        require_step("period")
 
 
 def test_an_answer_without_it_says_what_it_would_win() -> None:

@@ -127,7 +127,8 @@ def require_step(objective: str) -> None:
         Naming it.
     """
     if objective != Objective.STEP:
-        raise InputError(f"an explanation is about one step; leave out --objective {objective}")
+        late = ", and --staleness, which needs it" if objective == Objective.PERIOD else ""
+        raise InputError(f"an explanation is about one step; leave out --objective {objective}{late}")
 
 
 def _require_alone(batch: object, job: object, options: Mapping[str, object], time_limit: float) -> None:
