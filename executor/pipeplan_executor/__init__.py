@@ -8,17 +8,30 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "BoundedLoss": "optim.lossy.sums",
     "Pipeline": "train.pipeline",
     "RunError": "processes.launcher",
     "RunReport": "train.report",
     "Saving": "train.saving",
     "TensorParallel": "sharding",
+    "bounded_loss_hook": "optim.lossy.hook",
     "describe_machine": "calibrate.machine",
     "launch": "processes.launcher",
     "run": "train.runner",
 }
 
-__all__ = ["Pipeline", "RunError", "RunReport", "Saving", "TensorParallel", "describe_machine", "launch", "run"]
+__all__ = [
+    "BoundedLoss",
+    "Pipeline",
+    "RunError",
+    "RunReport",
+    "Saving",
+    "TensorParallel",
+    "bounded_loss_hook",
+    "describe_machine",
+    "launch",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

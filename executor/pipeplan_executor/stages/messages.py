@@ -74,11 +74,11 @@ class Messages:
 
     def sum(self, parts: Sequence[Tensor]) -> Request:
         """Begin to sum: ``parts`` has the numbers of each owner, by rank in the group; some may be empty."""
-        return self._ask(partial(sum_at_owners, parts, self._group))
+        return self.ask(partial(sum_at_owners, parts, self._group))
 
     def gather(self, parts: Sequence[Tensor]) -> Request:
         """Begin to gather: ``parts`` has the place of each owner's numbers, by rank in the group."""
-        self._gather = self._ask(partial(gather_from_owners, parts, self._group))
+        self._gather = self.ask(partial(gather_from_owners, parts, self._group))
         return self._gather
 
     def finish(self) -> None:
@@ -86,7 +86,8 @@ class Messages:
         if self._gather is not None:
             self._gather.wait()
 
-    def _ask(self, act: Callable[[], None]) -> Request:
+    def ask(self, act: Callable[[], None]) -> Request:
+        """Begin to run a function that sends and receives, behind what was asked for before."""
         asked = Request(act)
         self._asked.put(asked)
         return asked
