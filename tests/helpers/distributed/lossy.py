@@ -45,8 +45,8 @@ def over_ranks(values: Tensor) -> Tensor:
 
 @contextmanager
 def clock(way: str) -> Iterator[None]:
-    """Context in which segments are small, and on the first rank the deadline passes with the third request."""
-    seconds = iter([0.0] * 3 + [100.0] * 1000)
+    """Context in which segments are small, and on the first rank the deadline passes behind the first request."""
+    seconds = iter([0.0] * 2 + [100.0] * 1000)
     late = way == "half in time" and dist.get_rank() == 0
     fake = SimpleNamespace(monotonic=lambda: next(seconds))
     with mock.patch.multiple(arrivals, SEGMENT=CHUNK * 8 * 2, **({"time": fake} if late else {})):
