@@ -30,7 +30,7 @@ class Offer(NamedTuple):
     Attributes
     ----------
     chunks : Tensor, [chunk, number]
-    order : Tensor of int64, [chunk]
+    order : Tensor of int32, [chunk]
         Numbers of the chunks, the most important first.
     """
 
@@ -43,7 +43,7 @@ class Arrival(NamedTuple):
 
     Attributes
     ----------
-    numbers : Tensor of int64, [arrived]
+    numbers : Tensor of int32, [arrived]
     chunks : Tensor, [arrived, number]
     """
 
@@ -91,7 +91,7 @@ def exchange(
         """Send so many more chunks to peers, and receive so many from peers."""
         works = []
         for peer, count in incoming.items():
-            arrival = Arrival(torch.arange(count), sample.new_empty(count, sample.shape[1]))
+            arrival = Arrival(torch.arange(count, dtype=torch.int32), sample.new_empty(count, sample.shape[1]))
             works += _posted(group.recv, arrival, peer, whole=count == own)
             found[peer].append(arrival)
         for peer, count in outgoing.items():

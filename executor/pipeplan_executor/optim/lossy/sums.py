@@ -241,10 +241,10 @@ class BoundedLoss:
 
     def _order(self, chunks: Tensor) -> Tensor:
         if self._least(len(chunks)) == len(chunks):
-            return torch.arange(len(chunks))
+            return torch.arange(len(chunks), dtype=torch.int32)
         assert self._own is not None
         # what is no number comes first, so that every rank sees an overflow
-        return self._importance(chunks, self._own).argsort(descending=True)
+        return self._importance(chunks, self._own).argsort(descending=True).int()
 
     def _begin(self, rank: int, group: dist.ProcessGroup) -> None:
         """Compare the arguments of all ranks, whose messages would else not fit together."""

@@ -1,0 +1,121 @@
+"""Steps with bounded loss on slow links, predicted and measured, beside torch's sums and overlapped ones of a plan.
+
+The loopback device is slow as in `benchmarks.overlapped_reduction`, and both directions share its rate. A step is
+predicted from what was measured without sums and from bytes: the link carries them from the end of the last layer's
+backward on.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from benchmarks.overlapped_reduction import (
+    LAYERS,
+    RANKS,
+    SAMPLES,
+    WIDTH,
+    Engine,
+    in_turn,
+    perceptron,
+    slow_cluster,
+    slowed,
+)
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.solve import solve
+from pipeplan_executor import BoundedLoss, Pipeline, bounded_loss_hook, launch
+
+RATES = (0.2, 1.0)
+"""Gigabits per second of the loopback device."""
+BUDGETS = (0.0, 0.1, 0.4)
+BUCKET_MB = 4
+"""Torch's buckets hold one layer each."""
+ROUNDS, STEPS = 6, 1
+OVERLAPPED, TORCH = "plan, overlapped", "torch"
+
+
+def main() -> None:
+    """Print a table for each rate, in a namespace with a slow loopback device."""
+    for rate in RATES:
+        slowed("bounded_loss", partial(table, rate), rate)
+
+
+def table(rate: float) -> None:
+    """Print predicted and measured steps at one rate."""
+    model = profile_workload(
+        "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
+    )
+    plan = solve(
+        model, slow_cluster(rate), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
+    ).plan
+    times, alone, backward = launch(measured, RANKS, plan, timeout=600, device="cpu")
+    size = LAYERS * WIDTH * (WIDTH + 1) * 4
+    told = {OVERLAPPED: plan.step_time / 1e6}
+    for name, budget in {TORCH: 0.0, **{hooked(budget): budget for budget in BUDGETS}}.items():
+        sums = 1e3 * (2 - budget) * (RANKS - 1) * size / (rate * 1e9 / 8)
+        told[name] = alone + max(sums - backward * (LAYERS - 1) / LAYERS, 0)
+    print(f"{rate:g} Gbit/s: {size / 1e6:.1f} MB of gradients on {RANKS} ranks; {alone:.0f} ms without sums")
+    print(f"{'':22} {'predicted':>10} {'median':>10} {'off':>7} {'over torch':>10}")
+    for name, row in times.items():
+        middle = median(row)
+        print(
+            f"{name:22} {told[name]:7.0f} ms {middle:7.0f} ms {middle / told[name] - 1:+7.1%} "
+            f"{median(times[TORCH]) / middle:10.2f}"
+        )
+
+
+def hooked(budget: float) -> str:
+    """Name of torch's data parallelism with the hook."""
+    return f"hook, {budget:.0%} lost"
+
+
+def measured(plan: Plan) -> tuple[dict[str, list[float]], float, float]:
+    """Milliseconds of the steps of each engine, of one without sums, and of the backward in it; of the slower rank."""
+    torch.set_num_threads(1)
+    workload = perceptron()
+    inputs, targets = workload.draw(RANKS * SAMPLES, torch.Generator().manual_seed(0))
+    rows = slice(dist.get_rank() * SAMPLES, (dist.get_rank() + 1) * SAMPLES)
+    backwards: list[float] = []
+
+    def parallel(budget: float | None, sums: bool = True) -> Callable[[], None]:
+        model = DistributedDataParallel(perceptron().module, bucket_cap_mb=BUCKET_MB)
+        if budget is not None:
+            model.register_comm_hook(BoundedLoss(budget), bounded_loss_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step() -> None:
+            model.require_backward_grad_sync = sums
+            loss = nn.functional.mse_loss(model(inputs[rows]), targets[rows])
+            began = time.monotonic()
+            loss.backward()
+            if not sums:
+                backwards.append(1e3 * (time.monotonic() - began))
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def nothing() -> None:
+        pass
+
+    pipeline = Pipeline(plan, perceptron)
+    engines: dict[str, Engine] = {
+        "alone": (parallel(None, sums=False), nothing),
+        TORCH: (parallel(None), nothing),
+        **{hooked(budget): (parallel(budget), nothing) for budget in BUDGETS},
+        OVERLAPPED: (partial(pipeline.step, inputs, targets), pipeline.wait),
+    }
+    times = in_turn(engines, STEPS, ROUNDS)
+    backward = torch.tensor([median(backwards)])
+    dist.all_reduce(backward, op=dist.ReduceOp.MAX)
+    return times, median(times.pop("alone")), float(backward)
+
+
+if __name__ == "__main__":
+    main()
