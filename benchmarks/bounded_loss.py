@@ -31,12 +31,11 @@ from pipeplan.frontend.profile import profile_workload
 from pipeplan.solve import solve
 from pipeplan_executor import BoundedLoss, Pipeline, bounded_loss_hook, launch
 
-RATES = (0.2, 1.0)
-"""Gigabits per second of the loopback device."""
+RATES = {0.2: 3, 1.0: 8}
+"""Rows of each engine by gigabits per second of the loopback device."""
 BUDGETS = (0.0, 0.1, 0.4)
 BUCKET_MB = 4
 """Torch's buckets hold one layer each."""
-ROUNDS, STEPS = 6, 1
 OVERLAPPED, TORCH = "plan, overlapped", "torch"
 
 
@@ -54,7 +53,7 @@ def table(rate: float) -> None:
     plan = solve(
         model, slow_cluster(rate), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
     ).plan
-    times, alone, backward = launch(measured, RANKS, plan, timeout=600, device="cpu")
+    times, alone, backward = launch(measured, RANKS, plan, RATES[rate], timeout=600, device="cpu")
     size = LAYERS * WIDTH * (WIDTH + 1) * 4
     told = {OVERLAPPED: plan.step_time / 1e6}
     for name, budget in {TORCH: 0.0, **{hooked(budget): budget for budget in BUDGETS}}.items():
@@ -75,7 +74,7 @@ def hooked(budget: float) -> str:
     return f"hook, {budget:.0%} lost"
 
 
-def measured(plan: Plan) -> tuple[dict[str, list[float]], float, float]:
+def measured(plan: Plan, rounds: int) -> tuple[dict[str, list[float]], float, float]:
     """Milliseconds of the steps of each engine, of one without sums, and of the backward in it; of the slower rank."""
     torch.set_num_threads(1)
     workload = perceptron()
@@ -111,7 +110,7 @@ def measured(plan: Plan) -> tuple[dict[str, list[float]], float, float]:
         **{hooked(budget): (parallel(budget), nothing) for budget in BUDGETS},
         OVERLAPPED: (partial(pipeline.step, inputs, targets), pipeline.wait),
     }
-    times = in_turn(engines, STEPS, ROUNDS)
+    times = in_turn(engines, 1, rounds)
     backward = torch.tensor([median(backwards)])
     dist.all_reduce(backward, op=dist.ReduceOp.MAX)
     return times, median(times.pop("alone")), float(backward)
