@@ -51,7 +51,7 @@ def table(rate: float) -> None:
         "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
     )
     plan = solve(
-        model, slow_cluster(rate), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
+        model, slow_cluster(), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
     ).plan
     times, alone, backward = launch(measured, RANKS, plan, RATES[rate], timeout=600, device="cpu")
     size = LAYERS * WIDTH * (WIDTH + 1) * 4

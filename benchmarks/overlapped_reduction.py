@@ -45,13 +45,12 @@ def main() -> None:
 def slowed(name: str, table: Callable[[], None], gigabits: float = GIGABITS) -> None:
     """Print the table of a benchmark: in a namespace with a slow loopback device, which it enters first."""
     if INSIDE in os.environ:
-        if os.environ[INSIDE] == str(gigabits):
-            table()
+        table()
         return
     if (why := not_permitted()) is not None:
         print(f"not measured: {why}")
         return
-    slow = f"tc qdisc add dev lo root tbf rate {1000 * gigabits:.0f}mbit burst 512k latency {LATENCY_US}us"
+    slow = f"tc qdisc add dev lo root tbf rate {1000 * gigabits:g}mbit burst 512k latency {LATENCY_US}us"
     command = f'ip link set lo up && {slow} && exec "$0" -m benchmarks.{name}'
     subprocess.run(
         ["unshare", "-rn", "bash", "-c", command, sys.executable],
@@ -69,10 +68,10 @@ def not_permitted() -> str | None:
     return tried.stderr.strip() or "no user namespace" if tried.returncode else None
 
 
-def slow_cluster(gigabits: float = GIGABITS) -> Cluster:
+def slow_cluster() -> Cluster:
     """Return this machine with the slow link, over which the speed beside collectives is measured."""
     here: Cluster = describe_machine(RANKS)
-    link = Link(round(gigabits * 10**9) // 8 // 2, LATENCY_US * 1000, unit_overlap=False)
+    link = Link(round(float(os.environ[INSIDE]) * 1e9 / 8 / 2), LATENCY_US * 1000, unit_overlap=False)
     return replace(here, name="slow loopback", nodes=(replace(here.nodes[0], link=link),))
 
 
@@ -121,7 +120,7 @@ def show(plans: dict[str, Plan], times: dict[str, list[float]], beside: dict[str
     for name, row in times.items():
         torchs = median(times[beside[name]])
         low, middle, high = quantiles(row, n=4)
-        told = plans[name].step_time / 1e6 if name in plans else None
+        told = plans[name].predicted / 1e6 if name in plans else None
         off = "" if told is None else f"{middle / told - 1:+.1%}"
         first = "" if told is None else f"{told:.1f} ms"
         print(f"{name:12} {first:>10} {middle:6.1f} ms {low:7.1f} … {high:<7.1f} {off:>7} {middle / torchs:10.3f}")
