@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from pipeplan.core.errors import InputError
 from pipeplan_executor.optim.lossy.sums import BoundedLoss, Kept
 from pipeplan_executor.stages.messages import messages
 
@@ -47,7 +48,12 @@ def bounded_loss_hook(state: BoundedLoss, bucket: dist.GradBucket) -> Future[Ten
     group = state.group or dist.group.WORLD
     assert group is not None
     values = bucket.buffer()
-    state.check(values.dtype, group)
+    state.check(values.dtype)
+    if dist.get_backend(group) == "nccl":
+        raise InputError(
+            "bounded loss needs messages whose length is known only when they are sent, which nccl has not: give "
+            'BoundedLoss(…, group=torch.distributed.new_group(backend="gloo"))'
+        )
     kept, on_host = _kept(state, bucket), values.cpu()
     ended: Future[list[Exception]] = Future(devices=[] if on_host is values else [values.device])
 

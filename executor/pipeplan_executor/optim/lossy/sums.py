@@ -144,8 +144,8 @@ class BoundedLoss:
         """True if anything is kept for the next step."""
         return self.feedback and self.budget > 0
 
-    def check(self, dtype: torch.dtype, group: dist.ProcessGroup) -> None:
-        """Refuse formats and process groups on which these sums do not work.
+    def check(self, dtype: torch.dtype) -> None:
+        """Refuse formats of gradients for which these sums do not work.
 
         Raises
         ------
@@ -158,11 +158,6 @@ class BoundedLoss:
             raise InputError(
                 "gradients of float16 belong to a scaled loss, whose scale changes between steps: what one step leaves "
                 "out cannot be added to the next one's. Use bfloat16, which needs no scale, or feedback=False"
-            )
-        if dist.get_backend(group) == "nccl":
-            raise InputError(
-                "bounded loss needs messages whose length is known only when they are sent, which nccl has not: give "
-                'group=torch.distributed.new_group(backend="gloo")'
             )
 
     def mean(self, values: Tensor, kept: Tensor | None, group: dist.ProcessGroup, times: int = 1) -> None:
