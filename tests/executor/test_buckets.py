@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.stages import stage_of
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Bucket
+from pipeplan.core.priority import Priority, Send
 from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan_executor.optim.buckets import Buckets
@@ -178,6 +179,21 @@ def test_buckets_leave_in_the_last_backward_of_the_list(backwards: str, last: in
     optimizer = StageOptimizer(module, partial(build_optimizer, "sgd", rate=0.1))
     priced = SimpleNamespace(buckets=(Bucket(2, 0, 1), Bucket(3, 0, 1)))
     schedule = Schedule.from_text("by hand", [f"0F0 0F1 0F2 {backwards} 0R 0U"])
-    plan = SimpleNamespace(pipeline=SimpleNamespace(stages=[priced]), schedule=schedule, zero=0)
+    plan = SimpleNamespace(pipeline=SimpleNamespace(stages=[priced]), schedule=schedule, zero=0, priority=())
     found = _buckets(plan, 0, 0, module, optimizer)  # type: ignore[arg-type]
     assert found is not None and found.last == last
+
+
+def test_stages_that_share_ranks_have_no_order() -> None:
+    """A rank would begin the sums of two stages in an order of its own."""
+    layers, given = chain(), torch.randn(2, 4, WIDTH, dtype=torch.float64, requires_grad=True)
+    _, module = stage_of(layers, (given,))
+    optimizer = StageOptimizer(module, partial(build_optimizer, "sgd", rate=0.1))
+    stages = [SimpleNamespace(buckets=(), layers=tuple(layers))] * 2
+    orders = (Priority(1, tuple(Send(name, 1, 0, 1, 0) for name in layers)),) * 2
+    schedule = Schedule.from_text("by hand", ["0F0 1F0 1B0 0B0 0R 1R 0U 1U"])
+    plan = SimpleNamespace(
+        pipeline=SimpleNamespace(stages=stages), stages=stages, schedule=schedule, zero=0, priority=orders
+    )
+    with pytest.raises(PlanError, match="shares ranks"):
+        _buckets(plan, 0, 0, module, optimizer)  # type: ignore[arg-type]

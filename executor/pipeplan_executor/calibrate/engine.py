@@ -52,7 +52,7 @@ def engine_work(plan: Plan, report: RunReport) -> EngineWork | None:
 
     On GPUs actions are recorded as they are launched, not as they run.
     """
-    if not report.step_times or plan.staleness:
+    if not report.step_times or plan.staleness or plan.priority:
         return None
     measured = observed(report.timelines, report.step_times, tied=plan.pipeline.tied, gathers=plan.zero > 0).actions
     stages = tuple(

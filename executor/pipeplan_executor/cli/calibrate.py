@@ -37,6 +37,7 @@ def run(options: Namespace) -> int:
     from dataclasses import replace
     from pathlib import Path
 
+    from pipeplan.core.errors import InputError
     from pipeplan.core.plan import Plan
     from pipeplan.io.cluster_file import write_cluster
     from pipeplan.io.model_file import write_model
@@ -47,6 +48,11 @@ def run(options: Namespace) -> int:
     if is_first():
         try_outputs(options, files=("output", "save_cluster", "save_plan"))
     plan = replace(Plan.load(options.plan), staleness=0)  # steps that end by themselves
+    if plan.priority:
+        raise InputError(
+            "the plan's sums go on beside the next step, so its R measures none of them; calibrate a plan for the same "
+            "question without --front-first, and solve with what that gives"
+        )
     _as_planned(options, plan)
     asking = asked(**question(options), asker="calibrate")
     model, cluster = asking.model, asking.cluster

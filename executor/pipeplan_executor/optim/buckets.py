@@ -7,6 +7,12 @@
 
 A bucket leaves when the gradients of all its parameters are complete and all buckets before it have left. So replicas
 begin their sums in one order, even if gradients are complete in different orders. R begins the rest and waits.
+
+With an ``order`` of a plan, buckets are cut into chunks, and those of front layers overtake. R begins the rest, and the
+next forward of each layer waits for its own bucket (`pipeplan_executor.optim.front_first`)::
+
+    last backward   │ layer 2 │ layer 1 │ layer 0 │ R     F: layer 0 │ layer 1 │ layer 2
+    sums                      ├─ 2 ─┼ 1 ┼ 1 ┼─ 0 ─┼─ 0 ─┼─ 1 ─┼─ 2 ─┤
 """
 
 from collections import Counter
@@ -19,6 +25,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.frontend.split_backward.queue import Work, run_delayed, targets
 from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.reduction import begins, first_layers
+from pipeplan_executor.stages.stage_module import Pending
 
 
 class Buckets:
@@ -39,6 +46,19 @@ class Buckets:
         Micro-batch whose backward ends the stage's backwards on this replica; None if it has no micro-batch.
     last_slice : int
         Its slice.
+    order : sequence of int, optional
+        The bucket of each chunk, in the order in which chunks leave: a bucket that is there k times is cut into k
+        chunks of nearly equal length, and every bucket with parameters is there. By default all buckets leave whole, in
+        their own order.
+
+    Attributes
+    ----------
+    firsts : list of int
+        First layer of each bucket.
+    ordered : bool
+        There is such an order.
+    begun : list of list of Pending
+        Sums of each bucket that have begun in this step, with an order.
     """
 
     def __init__(
@@ -48,10 +68,11 @@ class Buckets:
         parts: Sequence[Flat],
         last: int | None,
         last_slice: int = 0,
+        order: Sequence[int] = (),
     ) -> None:
         self.last, self.last_slice = last, last_slice
         self._parts = parts
-        firsts = begins(sizes, len(layers))
+        self.firsts = firsts = begins(sizes, len(layers))
         of_layer = [next(i for i, first in enumerate(firsts) if first <= layer) for layer in range(len(layers))]
         home = {parameter: of_layer[layer] for parameter, layer in first_layers(layers).items()}
         self._home = {id(p): home[id(p)] for part in parts for _, p in part.named}
@@ -64,10 +85,31 @@ class Buckets:
         ]
         self._missing: list[set[int]] = []
         self._next = 0
+        # chunks in the order in which they leave: the bucket, which of its chunks it is
+        self.ordered = bool(order)
+        self._many, seen = Counter(order), Counter[int]()
+        self._chunks = []
+        for bucket in order or range(len(sizes)):
+            self._chunks.append((bucket, seen[bucket]))
+            seen[bucket] += 1
+        self._first = {bucket: place for place, (bucket, number) in enumerate(self._chunks) if not number}
+        self.begun: list[list[Pending]] = []
+
+    def ranges(self, bucket: int) -> Iterator[tuple[Flat, int, int]]:
+        """Yield the parts that have gradients of a bucket, and where these begin and end in each."""
+        for place, (part, start) in enumerate(zip(self._parts, self._starts[bucket], strict=True)):
+            behind = self._starts[bucket - 1][place] if bucket else None
+            if start is not None:
+                yield part, start, part.edges[-1] if behind is None else behind
+
+    def bucket_of(self, parameter: Tensor) -> int:
+        """Return the bucket of a parameter."""
+        return self._home[id(parameter)]
 
     def begin(self) -> None:
         """Prepare a step: no gradient is complete."""
         self._next, self._missing = 0, [set() for _ in self._starts]
+        self.begun = [[] for _ in self._starts]
         for parameter, bucket in self._home.items():
             self._missing[bucket].add(parameter)
 
@@ -97,23 +139,28 @@ class Buckets:
 
     def finish(self) -> None:
         """Begin the sums of all buckets that have not left."""
-        while self._next < len(self._starts):
+        while self._next < len(self._chunks):
             self._leave()
 
     def _complete(self, parameter: Tensor) -> None:
         bucket = self._home[id(parameter)]
-        if bucket < self._next:
+        if self._first[bucket] < self._next:
             raise PlanError(
                 f"a parameter of shape {tuple(parameter.shape)} got a gradient after its bucket had left: a backward "
                 "accumulates it several times, as torch's checkpoints with use_reentrant=True do. Use "
                 "use_reentrant=False, or a plan without buckets"
             )
         self._missing[bucket].discard(id(parameter))
-        while self._next < len(self._starts) and not self._missing[self._next]:
+        while self._next < len(self._chunks) and not self._missing[self._chunks[self._next][0]]:
             self._leave()
 
     def _leave(self) -> None:
-        for part, start in zip(self._parts, self._starts[self._next], strict=True):
-            if start is not None:
-                part.leave(start)
+        bucket, number = self._chunks[self._next]
         self._next += 1
+        many = self._many[bucket]
+        for part, start, end in self.ranges(bucket):
+            if not self.ordered:
+                part.leave(start)
+                continue
+            low, high = (start + (end - start) * edge // many for edge in (number, number + 1))
+            self.begun[bucket] += part.leave_between(low, high)

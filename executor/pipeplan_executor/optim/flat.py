@@ -219,6 +219,17 @@ class Flat:
             if start <= segment.start < end:
                 self._works.append(self._begin_sum(group, segment))
 
+    def leave_between(self, start: int, end: int) -> Sequence[Pending]:
+        """Begin to sum these gradients over the replicas; all numbers leave so, in any order, and each replica has all.
+
+        Return what is begun: nothing for a single replica, or an empty range.
+        """
+        self._left = 0
+        if start == end or self._group is None:
+            return []
+        self._works.append(dist.all_reduce(self.gradients[start:end], group=self._group, async_op=True))
+        return self._works[-1:]
+
     def _begin_sum(self, group: dist.ProcessGroup, segment: Segment) -> Pending:
         parts = self._parts(self.gradients, segment)
         if dist.get_backend(group) == "gloo":

@@ -16,6 +16,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.frontend.profile.allocator import OWN_BLOCK, return_free_memory
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat, Named, Piece, Segment
+from pipeplan_executor.optim.front_first import updates_of_buckets
 from pipeplan_executor.optim.reduction import (
     NONE_SHARDED,
     Copied,
@@ -179,6 +180,7 @@ class StageOptimizer:
                 restrict_to_pieces(self.optimizer, self.pieces, zero)
             self.scheduler = _scheduled(schedule, self.optimizer)
         self.buckets: Buckets | None = None
+        self._updated, self._late = False, False
         # temporaries of its update are blocks of their own: free memory of the heap, left by activations, serves none
         self._returns = any(
             piece.updated.nbytes >= OWN_BLOCK and piece.updated.device.type == "cpu" for piece in self.pieces
@@ -187,6 +189,7 @@ class StageOptimizer:
     @property
     def state(self) -> dict[Any, Any]:
         """State of the optimiser, for this replica's share."""
+        self.wait()
         return {} if self.optimizer is None else self.optimizer.state
 
     def begin(self) -> None:
@@ -196,12 +199,20 @@ class StageOptimizer:
         if self.buckets is not None:
             self.buckets.begin()
 
-    def reduce(self) -> None:
-        """R: sum the gradients over replicas, those of copies over all stages that have one."""
+    def reduce(self, update_follows: bool = False) -> None:
+        """R: sum the gradients over replicas, those of copies over all stages that have one.
+
+        Where the plan orders the sums and an update follows alone, they only begin; `update` says who waits for them.
+        The first update of all is not so: schedules and checks of the optimiser's state find it done.
+        """
+        self._late = update_follows and self._updated and self.buckets is not None and self.buckets.ordered
         if self.buckets is not None:
+            if self.buckets.ordered:
+                self.wait()  # a replica without micro-batches has not
             self.buckets.finish()
-        for part in self.parts:
-            part.reduce()
+        if not self._late:
+            for part in self.parts:
+                part.reduce()
 
     def leave(self) -> None:
         """Begin R: what `reduce` waits for."""
@@ -218,8 +229,13 @@ class StageOptimizer:
     def update(self) -> None:
         """U: run the optimiser and its schedule, begin to gather the parameters, zero the gradients.
 
-        Where a parameter is large, free memory of the heap is returned to the system first.
+        Where a parameter is large, free memory of the heap is returned to the system first. If R has not waited for its
+        sums, the next forward of each layer does, and updates it: with the learning rate of now.
         """
+        if self._late:
+            self._update_later()
+            return
+        self._updated = True
         self.finish()
         self.wait()  # a replica without micro-batches has not
         if self._returns:
@@ -233,6 +249,16 @@ class StageOptimizer:
         self._gather()
         for part in self.parts:
             part.clear()
+
+    def _update_later(self) -> None:
+        assert self._module is not None and self.buckets is not None
+        if self._returns:
+            return_free_memory()
+        if self.optimizer is not None:
+            for layer, update in updates_of_buckets(self.buckets, self.optimizer):
+                self._module.arriving.setdefault(layer, []).append(update)
+        if self.scheduler is not None:
+            self.scheduler.step()
 
     def wait(self) -> None:
         """Wait until all parameters of the last update are there."""

@@ -5,12 +5,19 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch import nn
 
+from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import layer_counts
 from pipeplan.core.plan import Plan
+from pipeplan.core.priority import Priority
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat
-from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
+from pipeplan_executor.optim.optimise import (
+    OptimizerFactory,
+    SchedulerFactory,
+    StageOptimizer,
+    check_elementwise,
+)
 from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.sharding.mesh.layers import MeshLayers
@@ -41,7 +48,8 @@ def stage_optimizers(
         See `pipeplan_executor.optim.optimise.StageOptimizer`.
     """
     replicas = fitted.plan.schedule.homes
-    apart = fitted.plan.staleness > 0  # the sums of a batch run beside the next one, which may use the world's group
+    # the sums of a batch run beside the next one, which may use the world's group
+    apart = fitted.plan.staleness > 0 or bool(fitted.plan.priority)
     groups = replica_groups(replicas, group.processes, apart)
     copy_groups = replica_groups(
         [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],
@@ -64,6 +72,8 @@ def stage_optimizers(
     }
     for number, optimizer in optimizers.items():
         optimizer.buckets = _buckets(fitted.plan, number, group.rank, modules[number], optimizer)
+        if optimizer.buckets is not None and optimizer.buckets.ordered and optimizer.optimizer is not None:
+            check_elementwise(optimizer.optimizer, "with sums front layers first each layer is updated by itself")
     return optimizers
 
 
@@ -91,14 +101,31 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     Ranks with several stages could begin the sums of two stages over the same ranks in different orders. At levels 2
     and 3 of ZeRO every backward sums its gradients itself.
     """
-    sizes = layer_counts(plan.pipeline.stages[stage].buckets)
+    sizes, order = _order(plan, stage)
     orders = plan.schedule.orders
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
+    if order and shared:
+        raise PlanError(
+            f"stage {stage} sums its front layers first, and shares ranks with other stages, whose sums would wait for "
+            "its own or overtake them; solve again without --front-first"
+        )
     if not sizes or shared or stage in sharded_stages(plan):
         return None
     ends = [action for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
     own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]
-    return Buckets(module.layers, sizes, own, *((ends[-1].micro_batch, ends[-1].slice) if ends else (None,)))
+    last, last_slice = (ends[-1].micro_batch, ends[-1].slice) if ends else (None, 0)
+    return Buckets(module.layers, sizes, own, last, last_slice, order)
+
+
+def _order(plan: Plan, stage: int) -> tuple[list[int], list[int]]:
+    """Return the numbers of layers of a stage's buckets, and the bucket of each chunk where the plan orders chunks."""
+    own = plan.priority[stage] if plan.priority else Priority(0)
+    if not own.sends:
+        return layer_counts(plan.pipeline.stages[stage].buckets), []
+    layers = plan.stages[stage].layers
+    sizes = own.units(layers)
+    behind = [name for name in reversed(layers) if name in own.chunks]
+    return sizes, [behind.index(send.layer) for send in own.sends for _ in range(send.chunks)]
 
 
 def _copied(

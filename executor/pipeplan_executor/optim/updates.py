@@ -172,9 +172,9 @@ class Updates:
         """Begin R of a stage, which `reduce` waits for."""
         self.optimizers[stage].leave()
 
-    def reduce(self, stage: int) -> None:
-        """R: reduce the gradients of a stage."""
-        self.optimizers[stage].reduce()
+    def reduce(self, stage: int, update_follows: bool = False) -> None:
+        """R: reduce the gradients of a stage; if an update follows that needs no other sums, they may only begin."""
+        self.optimizers[stage].reduce(update_follows and not self.needs_all_sums)
 
     def finish(self) -> None:
         """Complete the gradients of all stages, also of those without R."""

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
+from pipeplan.core.units import format_time
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.optimizers import build_optimizer
@@ -173,6 +175,13 @@ class Pipeline:
             share_what_stays(held.modules, other.modules)
             self._delay = Delay(first, version(other, twin=first), apart, self.device)
         self.modules, self.updates, self._stages = first
+        if plan.priority and self.updates.needs_all_sums and self.logs:
+            warnings.warn(
+                f"{'a loss scale' if clip is None else 'clipping by a global norm'} needs all sums before the first "
+                "update: no layer is updated by itself, no sum runs beside the next step, and steps take "
+                f"{format_time(plan.step_time)} by the plan instead of {format_time(plan.predicted)}",
+                stacklevel=2,
+            )
         self.shards: dict[str, ParameterShard] = held.shards
         for number, fully in self._fully.items():
             self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)
@@ -487,6 +496,7 @@ class Pipeline:
         from pipeplan_executor.checkpoint import TrainingState
 
         self._end()
+        self.wait()
         return TrainingState(
             plan=self.plan,
             rank=self.tensor_group.rank,
@@ -509,7 +519,7 @@ class Pipeline:
         if self._delay is not None:
             self._delay.act(action, self.moment.step)
         elif action.kind is Kind.REDUCE:
-            self.updates.reduce(action.stage)
+            self.updates.reduce(action.stage, update_follows=self._updates)
             self._free()
         elif self._updates:
             self.updates.update(action.stage)

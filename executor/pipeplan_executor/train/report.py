@@ -25,7 +25,7 @@ class RunReport:
         One per timed step.
     step_times : tuple of int
         From the first process's start to the last one's end, one per timed step; without a barrier between steps
-        (``staleness`` 1) the mean of the processes' own times.
+        (``staleness`` 1, ``priority``) the mean of the processes' own times.
     peaks : tuple of int
         Peak memory of each rank over the timed steps (see `train.memory`); if several processes share a rank, the
         largest of their peaks.

@@ -192,7 +192,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    seen.rolling = plan.staleness > 0
+    seen.rolling = plan.staleness > 0 or bool(plan.priority)
     predicted = prefill_time(plan) if options.prefill else plan.predicted
     shown = replace(plan, step_time=predicted if options.tensor_parallel.size == plan.team else 0)
     losses: list[float] = []
@@ -214,7 +214,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 pipeline.predict(inputs_here)
                 end = now()
             elif seen.rolling:
-                loss = pipeline.step(inputs_here, targets_here)  # of the batch before
+                loss = pipeline.step(inputs_here, targets_here)  # with staleness 1 of the batch before
                 end = now()
             else:
                 own = pipeline.compute(inputs_here, targets_here)
@@ -232,7 +232,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 on_step(number + 1, loss, end - start, peaks)
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
-    losses = [*losses[1:], pipeline.drain()] if seen.rolling and losses else losses
+    losses = [*losses[1:], pipeline.drain()] if plan.staleness and losses else losses
     seen.losses = [] if options.prefill else losses[options.warmup :]
     pipeline.wait()
     seen.peak = peak()

@@ -38,12 +38,12 @@ def unhurried() -> Workload:
     return replace(workload, draw=draw)
 
 
-def lasting_plan(ranks: int, staleness: int = 0) -> Plan:
-    """A plan on this number of ranks, with Adam, and with gradients that are late by so many batches."""
+def lasting_plan(ranks: int, staleness: int = 0, replicas: int = 1) -> Plan:
+    """A plan of so many stages of equal replicas, with Adam, and with gradients that are late by so many batches."""
     workload = tiny_mlp()
     names = layers_of(workload)
     cuts = [round(i * len(names) / ranks) for i in range(ranks + 1)]
-    plan = plan_for(workload.module, names, cuts, FAMILIES["gpipe"].write((1,) * ranks, 4), 2, "adam")
+    plan = plan_for(workload.module, names, cuts, FAMILIES["gpipe"].write((replicas,) * ranks, 4), 2, "adam")
     return replace(plan, staleness=staleness)
 
 

@@ -29,7 +29,7 @@ from helpers.distributed.training_models import (
     steep_apart,
     uneven,
 )
-from helpers.plans import in_teams, on_tokens, plan_for, with_buckets
+from helpers.plans import in_teams, on_tokens, plan_for, with_buckets, with_priority
 from helpers.quick import thinned
 from helpers.runnable_schedules import halved
 from pipeplan.core.grouped_axis import ShardAxis
@@ -69,6 +69,8 @@ class Case:
     schedule: str = "1f1b-sno"
     bucket: int = 0
     """Number of layers in each bucket of gradients; 0 for none."""
+    front: int = 0
+    """Chunks of each layer's gradients, which are summed front layers first; 0 for no such order."""
     gathered: int = 0
     """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
     steps: int = STEPS
@@ -659,6 +661,8 @@ def planned(case: Case) -> Plan:
     if case.mesh:
         words, *_ = random_strategies(case.build, case.mesh, random.Random(SEED), samples=plan.micro_batch)
         plan = with_strategies(plan, words, case.mesh)
+    if case.front:
+        return with_priority(plan, case.front)
     return with_buckets(plan, case.bucket, case.gathered)
 
 

@@ -1,0 +1,109 @@
+"""Sums front layers first on a slow link: predicted and measured steps, beside overlapped buckets and torch's own.
+
+One stage on two replicas, whose first layers have most of the parameters, in a network namespace with a slow loopback
+device (`benchmarks.overlapped_reduction`) of each of ``RATES``. `DistributedDataParallel` and all plans run in the same
+processes, in turn: some steps without a barrier, behind a first one that does not count.
+"""
+
+import os
+from functools import partial
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from benchmarks.overlapped_reduction import INSIDE, RANKS, Engine, in_turn, show, slow_cluster, slowed
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.frontend.workload import Workload
+from pipeplan.solve import solve
+from pipeplan_executor import Pipeline, launch
+
+RATES = {1.0: (1536, 1024), 0.2: (768, 4096)}
+"""Gigabits per second; width of the first layers and samples of a replica with which sums take about as long as passes.
+"""
+WIDE, NARROW = 4, 6
+"""Number of wide layers, and of those of a third of the width behind them."""
+ROUNDS, STEPS = 3, 3
+
+
+def main() -> None:
+    """Print the table of each rate, in a namespace with a slow loopback device."""
+    for gigabits in [float(os.environ[INSIDE])] if INSIDE in os.environ else RATES:
+        slowed("front_first", table, gigabits)
+
+
+def size() -> tuple[int, int]:
+    """Return the width of the first layers and the samples of a replica, for the device of this namespace."""
+    return RATES[float(os.environ[INSIDE])]
+
+
+def front_heavy() -> Workload:
+    """Workload of linear layers, the first of them wide."""
+    wide, _ = size()
+    widths = [*[wide] * (WIDE + 1), *[wide // 3] * NARROW]
+    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.Tanh())]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        given, wanted = (torch.randn(samples, width, generator=generator) for width in (widths[0], widths[-1]))
+        return given, wanted
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.mse_loss)
+
+
+def table() -> None:
+    """Print predicted and measured steps."""
+    wide, samples = size()
+    source = "benchmarks.front_first:front_heavy"
+    model = profile_workload(source, micro_batches=(samples,), name="front heavy", crowd=RANKS)
+    cluster = slow_cluster()
+    result = solve(
+        model,
+        cluster,
+        RANKS * samples,
+        depths=(1,),
+        replicas=(RANKS,),
+        recompute="none",
+        zero=(0,),
+        objective="period",
+        front_first=True,
+    )
+    assert result.front_first is not None and result.front_first.plan is not None
+    plans = {"overlapped": result.plan, "front first": result.front_first.plan}
+    own = plans["front first"].priority[0]
+    print(
+        f"{os.environ[INSIDE]} Gbit/s in both directions together; {WIDE} layers of {4e-6 * wide * wide:.1f} MB, "
+        f"{NARROW} of {4e-6 * (wide // 3) ** 2:.1f} MB, {samples} samples a replica"
+    )
+    print(
+        f"beside collectives: {cluster.devices[0].kind.speed_beside_collectives:.0%} of the speed alone; "
+        f"{sum(own.chunks.values())} chunks of at most {own.chunk / 1e6:.1f} MB"
+    )
+    times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=150, device="cpu")
+    show(plans, times, dict.fromkeys(times, "torch"))
+
+
+def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
+    """Milliseconds of the steps of each engine, of the slower rank."""
+    torch.set_num_threads(1)
+    _, samples = size()
+    pipelines = {name: Pipeline(plan, front_heavy) for name, plan in plans.items()}
+    workload, rank = front_heavy(), dist.get_rank()
+    inputs, targets = workload.draw(RANKS * samples, torch.Generator().manual_seed(0))
+    parallel = DistributedDataParallel(workload.module)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3)
+    x, y = (each[rank * samples : (rank + 1) * samples] for each in (inputs, targets))
+
+    def plain() -> None:
+        nn.functional.mse_loss(parallel(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    engines: dict[str, Engine] = {name: (partial(p.compute, inputs, targets), p.wait) for name, p in pipelines.items()}
+    return in_turn({**engines, "torch": (plain, lambda: None)}, STEPS, ROUNDS)
+
+
+if __name__ == "__main__":
+    main()
