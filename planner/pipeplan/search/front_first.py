@@ -73,7 +73,7 @@ class FrontFirst:
         if self.plan is None:
             return (
                 "sums front layers first: none of the plans found can have them, which takes replicas of whole layers "
-                "that fit without ZeRO, on links whose sums run beside computation"
+                "that fit without ZeRO, on links whose sums are rings, beside computation"
             )
         own = self.plan.value
         more = f"{own / value - 1:+.1%}" if value else ""
@@ -82,7 +82,7 @@ class FrontFirst:
             f"{counted(self.plan.micro_batches, 'micro-batch')} of {self.plan.micro_batch} (at best "
             f"{format_time(self.ideal)} without chunks); the bound is not about it"
         )
-        saved = "" if own < value else ", so keep the plan above"
+        saved = " (-o saves it)" if own < value else ", so keep the plan above"
         return f"{first}{saved}; {self._waits()}"
 
     def _waits(self) -> str:

@@ -130,6 +130,19 @@ def test_a_budget_shortens_what_is_waited_for() -> None:
     assert "gradients may be lost" in " ".join(str(answer(SLOW, loss_budget=0.1, zero=0)).split())
 
 
+def test_stages_of_a_pipeline_have_orders_of_their_own() -> None:
+    """Two stages of two replicas: a plan whose claims hold, and which is no faster than without chunks."""
+    cluster = Cluster.uniform(4, DeviceKind("unit"), Link(SLOW, 500))
+    shape = {"depths": 2, "replicas": 2, "zero": 0}
+    front = solve(long_end(), cluster, 8, **FRONT | shape).front_first  # type: ignore[arg-type]
+    assert front is not None and front.plan is not None
+    validate_claims(front.plan)
+    assert len(front.plan.priority) == 2 and front.ideal <= front.plan.value
+    for own, stage in zip(front.plan.priority, front.plan.stages, strict=True):
+        assert sum(own.units(stage.layers)) == len(stage.layers)
+        assert {send.layer for send in own.sends} <= {*stage.layers}
+
+
 def test_neighbours_are_joined_up_to_so_many_bytes() -> None:
     """From the last layer on; a unit is ready and needed as its first layer is; larger layers stay alone."""
     rows = (np.array(row) for row in ([5, 3, 9, 2, 2], [50, 30, 90, 20, 20], [0, 1, 2, 3, 4], [0, 10, 20, 30, 40]))
