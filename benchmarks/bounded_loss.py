@@ -13,31 +13,20 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from benchmarks.overlapped_reduction import (
-    INSIDE,
-    LAYERS,
-    RANKS,
-    SAMPLES,
-    WIDTH,
-    Engine,
-    in_turn,
-    perceptron,
-    slow_cluster,
-    slowed,
-)
-from torch import nn
+from benchmarks.overlapped_reduction import INSIDE, LAYERS, RANKS, SAMPLES, Engine, in_turn, slow_cluster, slowed
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile_workload
+from pipeplan.frontend.workload import Workload
 from pipeplan.solve import solve
 from pipeplan_executor import BoundedLoss, Pipeline, bounded_loss_hook, launch
 
-RATES = {0.2: 3, 1.0: 8}
-"""Rows of each engine by gigabits per second of the loopback device."""
+RATES = {0.2: 512, 1.0: 1024}
+"""Width of the layers by gigabits per second of the loopback device."""
 BUDGETS = (0.0, 0.1, 0.4)
-BUCKET_MB = 4
-"""Torch's buckets hold one layer each."""
+ROUNDS, STEPS = 4, 1
 OVERLAPPED, TORCH = "plan, overlapped", "torch"
 
 
@@ -47,17 +36,33 @@ def main() -> None:
         slowed("bounded_loss", table, rate)
 
 
+def width() -> int:
+    """Return the width of the layers for the device of this namespace."""
+    return RATES[float(os.environ[INSIDE])]
+
+
+def perceptron() -> Workload:
+    """Workload of equal linear layers."""
+    wide = width()
+    layers = [part for _ in range(LAYERS) for part in (nn.Linear(wide, wide), nn.Tanh())]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, wide, generator=generator), torch.randn(samples, wide, generator=generator)
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.mse_loss)
+
+
 def table() -> None:
     """Print predicted and measured steps at the rate of this namespace."""
     rate = float(os.environ[INSIDE])
     model = profile_workload(
-        "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
+        "benchmarks.bounded_loss:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
     )
     plan = solve(
         model, slow_cluster(), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
     ).plan
-    times, alone, backward = launch(measured, RANKS, plan, RATES[rate], timeout=600, device="cpu")
-    size = LAYERS * WIDTH * (WIDTH + 1) * 4
+    times, alone, backward = launch(measured, RANKS, plan, timeout=600, device="cpu")
+    size = LAYERS * width() * (width() + 1) * 4
     told = {OVERLAPPED: plan.step_time / 1e6}
     for name, budget in {TORCH: 0.0, **{hooked(budget): budget for budget in BUDGETS}}.items():
         sums = 1e3 * (2 - budget) * (RANKS - 1) * size / (rate * 1e9 / 8)
@@ -77,16 +82,17 @@ def hooked(budget: float) -> str:
     return f"hook, {budget:.0%} lost"
 
 
-def measured(plan: Plan, rounds: int) -> tuple[dict[str, list[float]], float, float]:
+def measured(plan: Plan) -> tuple[dict[str, list[float]], float, float]:
     """Milliseconds of the steps of each engine, of one without sums, and of the backward in it; of the slower rank."""
     torch.set_num_threads(1)
     workload = perceptron()
     inputs, targets = workload.draw(RANKS * SAMPLES, torch.Generator().manual_seed(0))
     rows = slice(dist.get_rank() * SAMPLES, (dist.get_rank() + 1) * SAMPLES)
     backwards: list[float] = []
+    one_layer = 4 * width() ** 2 / 2**20  # MiB
 
     def parallel(budget: float | None, sums: bool = True) -> Callable[[], None]:
-        model = DistributedDataParallel(perceptron().module, bucket_cap_mb=BUCKET_MB)
+        model = DistributedDataParallel(perceptron().module, bucket_cap_mb=one_layer)
         if budget is not None:
             model.register_comm_hook(BoundedLoss(budget), bounded_loss_hook)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -113,7 +119,7 @@ def measured(plan: Plan, rounds: int) -> tuple[dict[str, list[float]], float, fl
         **{hooked(budget): (parallel(budget), nothing) for budget in BUDGETS},
         OVERLAPPED: (partial(pipeline.step, inputs, targets), pipeline.wait),
     }
-    times = in_turn(engines, 1, rounds)
+    times = in_turn(engines, STEPS, ROUNDS)
     backward = torch.tensor([median(backwards)])
     dist.all_reduce(backward, op=dist.ReduceOp.MAX)
     return times, median(times.pop("alone")), float(backward)

@@ -30,12 +30,14 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
 
 
 def training() -> dict[str, Job]:
-    """Jobs of torch's data parallelism, and of errors."""
+    """Jobs of torch's data parallelism, of a plan, and of errors."""
     return {
         "lossy hook": (lossy.hooked, ()),
         "lossy replicas": (lossy.equal_replicas, (200,)),
         "overflow": (lossy.overflow, ()),
         "unlike bounds": (lossy.unlike_bounds, ()),
+        "lossy plan": (lossy.planned_sums, (20,)),
+        "lossy plan refused": (lossy.refused_plans, ()),
     }
 
 
@@ -57,7 +59,7 @@ def test_the_mean_over_masks_is_the_gradient(ranks: Callable[[int], dict[str, An
 
 
 def test_data_parallel_training_with_bounded_loss(ranks: Callable[[int], dict[str, Any]]) -> None:
-    """The hook on two ranks: see `assert_trained`."""
+    """The hook, and a plan, on two ranks: see `assert_trained`."""
     assert_trained(ranks(2))
 
 
@@ -80,6 +82,19 @@ def assert_trained(found: dict[str, Any]) -> None:
     assert 0.05 < share <= 0.1
     assert found["overflow"] == (True, True)
     assert "unlike bounds: rank 0 with budget 0.1" in found["unlike bounds"]
+    assert_planned(*found["lossy plan"], *found["lossy plan refused"])
+
+
+def assert_planned(error: float, kept: float, equal: bool, scaled: str, halved: str) -> None:
+    """Assert what must hold of a plan that may lose gradients.
+
+    Gradients of several steps and what is kept add up to those without loss, also where sums go into the next step's.
+    Replicas are equal bit by bit. Formats with a scaled loss are refused.
+    """
+    assert error < 1e-12 < kept
+    assert equal
+    assert "solve again without --loss-budget" in scaled
+    assert "gradients of float16" in halved
 
 
 @pytest.mark.slow

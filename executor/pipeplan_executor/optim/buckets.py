@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.split_backward.queue import Work, run_delayed, targets
 from pipeplan_executor.optim.flat import Flat
+from pipeplan_executor.optim.lossy.sums import BoundedLoss
 from pipeplan_executor.optim.reduction import begins, first_layers
 from pipeplan_executor.stages.stage_module import Pending
 
@@ -50,6 +51,8 @@ class Buckets:
         The bucket of each chunk, in the order in which chunks leave: a bucket that is there k times is cut into k
         chunks of nearly equal length, and every bucket with parameters is there. By default all buckets leave whole, in
         their own order.
+    losses : sequence of BoundedLoss
+        With an order, what the sums of each bucket may leave out; none for nothing.
 
     Attributes
     ----------
@@ -69,7 +72,9 @@ class Buckets:
         last: int | None,
         last_slice: int = 0,
         order: Sequence[int] = (),
+        losses: Sequence[BoundedLoss] = (),
     ) -> None:
+        self._losses = losses
         self.last, self.last_slice = last, last_slice
         self._parts = parts
         self.firsts = firsts = begins(sizes, len(layers))
@@ -163,4 +168,4 @@ class Buckets:
                 part.leave(start)
                 continue
             low, high = (start + (end - start) * edge // many for edge in (number, number + 1))
-            self.begun[bucket] += part.leave_between(low, high)
+            self.begun[bucket] += part.leave_between(low, high, self._losses[bucket] if self._losses else None)

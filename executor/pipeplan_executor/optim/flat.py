@@ -18,11 +18,13 @@ gradients are summed within the passes (`pipeplan_executor.stages.fully_sharded`
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeplan_executor.optim.lossy.sums import BoundedLoss
 from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 from pipeplan_executor.stages.messages import messages
 from pipeplan_executor.stages.stage_module import Pending
@@ -129,6 +131,7 @@ class Flat:
         self.copied = copy_group is not None
         self._summed = False
         self._works: list[Pending] = []
+        self._kept: dict[int, Tensor | None] = {}  # what sums with loss have left out, by their first number
         parameters = [parameter for _, parameter in named]
         self.edges: list[int] = []
         every: list[Segment] = []
@@ -192,6 +195,8 @@ class Flat:
                     for number, part in enumerate(self._parts(self.gradients, segment)):
                         if number != self._share:
                             part.zero_()
+            elif self._kept:  # each replica contributes alike to a mean of those that arrive
+                self.gradients.div_(dist.get_world_size(summed_by))
             elif dist.get_rank(summed_by) > 0:
                 self.clear()
         if self._summed and self._partial is not None:
@@ -219,15 +224,23 @@ class Flat:
             if start <= segment.start < end:
                 self._works.append(self._begin_sum(group, segment))
 
-    def leave_between(self, start: int, end: int) -> Sequence[Pending]:
+    def leave_between(self, start: int, end: int, loss: BoundedLoss | None = None) -> Sequence[Pending]:
         """Begin to sum these gradients over the replicas; all numbers leave so, in any order, and each replica has all.
 
-        Return what is begun: nothing for a single replica, or an empty range.
+        Return what is begun: nothing for a single replica, or an empty range. With ``loss`` a share of them may be left
+        out, which the next sum of the same range has.
         """
         self._left = 0
         if start == end or self._group is None:
             return []
-        self._works.append(dist.all_reduce(self.gradients[start:end], group=self._group, async_op=True))
+        own = self.gradients[start:end]
+        if loss is None:
+            self._works.append(dist.all_reduce(own, group=self._group, async_op=True))
+        else:
+            if start not in self._kept:
+                self._kept[start] = loss.room(end - start, own)
+            mean = partial(loss.mean, own, self._kept[start], self._group, times=self._group.size())
+            self._works.append(messages(self._group).ask(mean))
         return self._works[-1:]
 
     def _begin_sum(self, group: dist.ProcessGroup, segment: Segment) -> Pending:

@@ -12,6 +12,7 @@ from pipeplan.core.priority import Priority
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat
+from pipeplan_executor.optim.lossy.sums import BoundedLoss
 from pipeplan_executor.optim.optimise import (
     OptimizerFactory,
     SchedulerFactory,
@@ -114,7 +115,33 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     ends = [action for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
     own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]
     last, last_slice = (ends[-1].micro_batch, ends[-1].slice) if ends else (None, 0)
-    return Buckets(module.layers, sizes, own, last, last_slice, order)
+    return Buckets(module.layers, sizes, own, last, last_slice, order, _losses(plan, stage, own))
+
+
+def _losses(plan: Plan, stage: int, parts: Sequence[Flat]) -> list[BoundedLoss]:
+    """Return what the sums of each bucket of a stage may leave out; none if nothing may be.
+
+    Raises
+    ------
+    PlanError
+        If the process group has only collectives, which cannot be cut.
+    InputError
+        If the format of the gradients, or a share, has no bounded loss.
+    """
+    lost = dict(plan.priority[stage].lost) if plan.priority else {}
+    if not lost:
+        return []
+    if dist.get_backend() == "nccl":
+        raise PlanError(
+            f"stage {stage} may leave out gradients, and nccl sums them in collectives that cannot be cut; run on "
+            "CPUs, where gloo sends messages, or solve again without --loss-budget"
+        )
+    names = [name for name in reversed(plan.stages[stage].layers) if name in plan.priority[stage].chunks]
+    losses = [BoundedLoss(lost.get(name, 0.0), seed=bucket) for bucket, name in enumerate(names)]
+    for part in parts:
+        for loss in losses:
+            loss.check(part.gradients.dtype)
+    return losses
 
 
 def _order(plan: Plan, stage: int) -> tuple[list[int], list[int]]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.units import format_time
@@ -208,6 +208,12 @@ class Pipeline:
         optimizers = stage_optimizers(fitted, modules, build, schedule, self.tensor_group, held.shards, twins)
         scale = None
         if self.precision == "fp16":
+            if any(own.lost for own in plan.priority):
+                raise PlanError(
+                    "gradients of fp16 belong to a scaled loss, whose scale changes between steps: what the plan lets "
+                    "one step leave out cannot be added to the next one's. Use bf16, or solve again without "
+                    "--loss-budget"
+                )
             scale = LossScale(self.device, group, None if twin is None else twin.updates.scale)
         updates = Updates(optimizers, plan.optimizer, self.device, clip, scale, plan.state_bytes, group)
         for number, module in modules.items():

@@ -13,10 +13,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.distributed.everywhere import greatest
-from pipeplan.core.errors import InputError
-from pipeplan_executor import BoundedLoss, bounded_loss_hook
+from helpers.distributed.models import layers_of
+from helpers.plans import plan_for, with_priority
+from pipeplan.core.errors import InputError, PipeplanError
+from pipeplan.frontend.workload import Workload
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor import BoundedLoss, Pipeline, bounded_loss_hook
+from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.lossy import arrivals
 from pipeplan_executor.optim.lossy.sums import CHUNK, at_random
+from pipeplan_executor.stages.source import draw
+from pipeplan_executor.zoo import mlp
 
 NUMBERS = 40 * CHUNK + 17
 STEPS = 12
@@ -133,10 +140,7 @@ def equal_replicas(steps: int) -> tuple[bool, float]:
         nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1)).backward()
         optimizer.step()
     own = torch.cat([p.detach().view(-1) for p in module.parameters()])
-    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, own)
-    assert own.isfinite().all()
-    return all(torch.equal(own, other) for other in every), state.left_out / state.offered
+    return same_everywhere(own), state.left_out / state.offered
 
 
 def overflow() -> tuple[bool, bool]:
@@ -150,6 +154,67 @@ def overflow() -> tuple[bool, bool]:
     seen, values = greatest(float(values.isfinite().all())) == 0, torch.ones(NUMBERS)
     loss.mean(values, kept, group)
     return seen, greatest(float(not values.isfinite().all())) == 0
+
+
+def wide_mlp() -> Workload:
+    """A perceptron whose layers have several chunks for each of four owners."""
+    return mlp(widths=(32, 96, 96, 96, 8))
+
+
+def lossy_pipeline(lost: float, **options: Any) -> Pipeline:
+    """A pipeline of one stage on all ranks that sums front layers first, and may leave out this share of gradients."""
+    workload = wide_mlp()
+    names = layers_of(workload)
+    schedule = FAMILIES["gpipe"].write((dist.get_world_size(),), dist.get_world_size())
+    plan = plan_for(workload.module, names, (0, len(names)), schedule)
+    return Pipeline(with_priority(plan, 1, lost), wide_mlp, seed=5, **options)
+
+
+def planned_sums(steps: int) -> tuple[float, float, bool]:
+    """What a plan's sums leave out.
+
+    How far gradients of several steps without update, and what is kept, are from those without loss; the norm of what
+    is kept; and whether all ranks have the same weights, bit by bit, after so many steps.
+    """
+    summed = {}
+    for lost in (0.0, 0.3):
+        pipeline = lossy_pipeline(lost, dtype=torch.float64)
+        for number in range(3):
+            pipeline.compute(*draw(pipeline.workload, pipeline.plan.batch, 5, torch.float64, number), update=False)
+        pipeline.wait()
+        [part] = pipeline.updates.optimizers[0].parts
+        assert isinstance(part, Flat)
+        summed[lost] = part.gradients.clone()
+    kept = torch.zeros_like(summed[0.0])
+    for start, rest in part._kept.items():
+        assert rest is not None
+        own = rest[: len(kept) - start]
+        kept[start : start + len(own)] += own
+    dist.all_reduce(kept)
+    error = greatest(float((summed[0.3] + kept - summed[0.0]).abs().max()))
+    pipeline = lossy_pipeline(0.1)
+    for number in range(steps):
+        pipeline.compute(*draw(pipeline.workload, pipeline.plan.batch, 5, torch.float32, number))
+    own = torch.cat([p.detach().view(-1) for _, p in pipeline.named_parameters()])
+    return error, float(kept.norm()), same_everywhere(own)
+
+
+def refused_plans() -> list[str]:
+    """Errors of a plan that may lose gradients in fp16: of a scaled loss, and of weights."""
+    found = []
+    for options in ({"precision": "fp16"}, {"dtype": torch.float16}):
+        try:
+            lossy_pipeline(0.1, **options)
+        except PipeplanError as error:
+            found.append(str(error))
+    return found
+
+
+def same_everywhere(own: Tensor) -> bool:
+    """Whether these numbers are the same on all ranks, bit by bit, and finite."""
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    return bool(own.isfinite().all()) and all(torch.equal(own, other) for other in every)
 
 
 def sum_for_ever(rank: int, world: int, file: str, timeout: float, ready: Any, told: Any) -> None:
