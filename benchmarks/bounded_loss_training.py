@@ -32,7 +32,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "least energy": {},
     "least energy, not returned": {"feedback": False},
     "at random, not returned": {"importance": at_random, "feedback": False},
-    "at random": {"importance": at_random},
     "largest first, not returned": {"importance": largest_first, "feedback": False},
 }
 
@@ -44,15 +43,20 @@ def main() -> None:
         if DATA[TRIALS[name].build]() is None:
             print(f"{name}: not measured, as scikit-learn is not installed")
             continue
-        for budget, way in [(0.0, "least energy"), *((b, w) for b in BUDGETS for w in WAYS)]:
-            rows = [launch(trained, RANKS, name, budget, way, seed, timeout=600, device="cpu") for seed in range(SEEDS)]
-            lost, right, losses = zip(*rows, strict=True)
-            each = " ".join(f"{loss:.4f}" for loss in losses)
-            print(
-                f"{name:12} {way if budget else 'dense':28} {budget:6.0%} {mean(lost):6.1%} {mean(right):9.4f} "
-                f"{mean(losses):8.4f}  {each}",
-                flush=True,
-            )
+        for budget in (0.0, *BUDGETS):
+            for way, rows in launch(every_way, RANKS, name, budget, timeout=900, device="cpu").items():
+                lost, right, losses = zip(*rows, strict=True)
+                each = " ".join(f"{loss:.4f}" for loss in losses)
+                print(
+                    f"{name:12} {way:28} {budget:6.0%} {mean(lost):6.1%} {mean(right):9.4f} {mean(losses):8.4f}  {each}",
+                    flush=True,
+                )
+
+
+def every_way(name: str, budget: float) -> dict[str, list[tuple[float, float, float]]]:
+    """Return what `trained` does for each seed, of each way."""
+    ways = WAYS if budget else {"dense": {}}
+    return {way: [trained(name, budget, way, seed) for seed in range(SEEDS)] for way in ways}
 
 
 def trained(name: str, budget: float, way: str, seed: int) -> tuple[float, float, float]:
@@ -63,7 +67,7 @@ def trained(name: str, budget: float, way: str, seed: int) -> tuple[float, float
     assert data is not None
     torch.manual_seed(seed)
     workload = BUILDS[trial.build]()
-    model, state = DistributedDataParallel(workload.module), BoundedLoss(budget, seed=seed, **WAYS[way])
+    model, state = DistributedDataParallel(workload.module), BoundedLoss(budget, seed=seed, **WAYS.get(way, {}))
     model.register_comm_hook(state, bounded_loss_hook)
     optimizer = trial.optimizer(model.parameters())
     generator, loss_of = torch.Generator().manual_seed(seed), workload.loss
