@@ -46,9 +46,10 @@ def main() -> None:
         for budget in (0.0, *BUDGETS):
             for way, rows in launch(every_way, RANKS, name, budget, timeout=900, device="cpu").items():
                 lost, right, losses = zip(*rows, strict=True)
-                each = " ".join(f"{loss:.4f}" for loss in losses)
+                each = " ".join(f"{one:.4f}" for one in losses)
                 print(
-                    f"{name:12} {way:28} {budget:6.0%} {mean(lost):6.1%} {mean(right):9.4f} {mean(losses):8.4f}  {each}",
+                    f"{name:12} {way:28} {budget:6.0%} {mean(lost):6.1%} {mean(right):9.4f} {mean(losses):8.4f}  "
+                    f"{each}",
                     flush=True,
                 )
 
