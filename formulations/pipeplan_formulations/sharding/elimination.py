@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import combinations
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -163,6 +163,7 @@ class Elimination(Generic[Table]):
         self._tables: dict[tuple[object, ...], Table] = {}
         self._factors: list[Factor[Table]] = []
         self._steps: list[Step] = []
+        self._unwound: dict[tuple[Any, ...], tuple[int, list[Array]]] = {}  # choices have most of their parts in common
         self.operators = set(range(len(self._classes.of)))
         self._at: list[set[int]] = [set() for _ in self._classes.of]
         self._live: set[int] = set()
@@ -274,6 +275,7 @@ class Elimination(Generic[Table]):
         """Return the same elimination with other tables; each is found by the id of the one that it replaces."""
         other = copy(self)
         other._factors = [factor._replace(table=tables[id(factor.table)]) for factor in self._factors]
+        other._unwound = {}
         return other
 
     @property
@@ -289,16 +291,27 @@ class Elimination(Generic[Table]):
     def unwind(self, points: Mapping[int, Array]) -> Choice:
         """Signature of every operator; ``points`` has, for each factor in `live`, its point of the solution."""
         chosen, part = dict[int, int](), dict(points)
-        for operator, sources, result in reversed(self._steps):
-            scopes = [self._factors[number].scope for number in sources]
-            options = range(1 if operator < 0 else self._count(operator))
-            cells = [[tuple(k if v == operator else chosen[v] for v in scope) for scope in scopes] for k in options]
-            tables = [self._factors[number].table for number in sources]
-            k, own = self._algebra.split(tables, cells, part[result])
-            part.update(zip(sources, own, strict=True))
-            if operator >= 0:
-                chosen[operator] = k
-        return tuple(
-            int(np.flatnonzero((self._classes.of[v] == chosen[v]) & (costs == part[v]).all(axis=1))[0])
-            for v, costs in enumerate(self._classes.operators)
-        )
+        for step in reversed(self._steps):
+            key = step.result, *(chosen[v] for v in self._factors[step.result].scope), part[step.result].tobytes()
+            if key not in self._unwound:
+                self._unwound[key] = self._split(step, chosen, part[step.result])
+            k, own = self._unwound[key]
+            part.update(zip(step.sources, own, strict=True))
+            if step.operator >= 0:
+                chosen[step.operator] = k
+        return tuple(self._signature(v, chosen[v], part[v]) for v in range(len(self._classes.operators)))
+
+    def _split(self, step: Step, chosen: Mapping[int, int], target: Array) -> tuple[int, list[Array]]:
+        """The class of the operator that a step eliminated, and the points of its sources, that give ``target``."""
+        scopes = [self._factors[number].scope for number in step.sources]
+        options = range(1 if step.operator < 0 else self._count(step.operator))
+        cells = [[tuple(k if v == step.operator else chosen[v] for v in scope) for scope in scopes] for k in options]
+        return self._algebra.split([self._factors[number].table for number in step.sources], cells, target)
+
+    def _signature(self, operator: int, own: int, costs: Array) -> int:
+        """The signature of an operator in a class that has these costs."""
+        key = -1 - operator, own, costs.tobytes()
+        if key not in self._unwound:
+            alike = (self._classes.operators[operator] == costs).all(axis=1)
+            self._unwound[key] = int(np.flatnonzero((self._classes.of[operator] == own) & alike)[0]), []
+        return self._unwound[key][0]
