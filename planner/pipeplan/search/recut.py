@@ -104,7 +104,7 @@ def _stage_times(model: Model, space: Space, found: EvaluatedPlan, lengths: Sequ
     assert chain.unlike_slices is not None
     rows = [
         (forward + backward)[:, a:b].sum(axis=1) + forward[:, list(repeated)].sum(axis=1)
-        for (forward, backward), (a, b), repeated in zip(
+        for (forward, backward, *_), (a, b), repeated in zip(
             chain.unlike_slices, pairwise(found.boundaries), again, strict=True
         )
     ]

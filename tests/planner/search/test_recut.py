@@ -1,5 +1,6 @@
 """Slices of unlike lengths: their times, and plans that are cut again."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from pipeplan.core.model import Model, Profile, Provenance
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.slices import cut, sliced
+from pipeplan.costs.table import PASSES
 from pipeplan.simulate import makespan
 from pipeplan.simulate.claims import validate_claims
 from pipeplan.solve import solve
@@ -28,7 +30,7 @@ def test_equal_lengths_take_what_equal_slices_take(seed: int) -> None:
     equal, same = (Prices(each, cluster, JOB).chain(groups, 1) for each in (sliced(model, 4), cut(model, (3,) * 4)))
     for name in ("saved", "output", "workspace", "boundary", "resident"):
         assert (getattr(equal, name) == getattr(same, name)).all()
-    for name in ("forward", "backward", "first_forward", "first_backward"):
+    for name in (*PASSES, *(f"first_{each}" for each in PASSES)):
         assert abs(getattr(equal, name) - getattr(same, name)).max() <= 4
 
 
@@ -62,10 +64,11 @@ def attending(share: int) -> Model:
     return Model("attending", layers, profiles, operators={"block": token_operators(10 - share, share, 48)})
 
 
-@pytest.mark.parametrize("share", [0, 3, 8])
-def test_a_plan_is_cut_again_where_that_is_faster(share: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "schedules"), [(0, ()), (3, ()), (8, ()), (8, ("zb-h1-slices",))])
+def test_a_plan_is_cut_again_where_that_is_faster(share: int, schedules: tuple[str, ...], tmp_path: Path) -> None:
     """The plan has all tokens, is valid, is saved whole, and its step is that of its slices; no bound is claimed."""
-    result = solve(attending(share), unit_cluster(3, bandwidth=None), job=JOB, workers=1, unequal_slices=True)
+    job = replace(JOB, schedules=schedules)
+    result = solve(attending(share), unit_cluster(3, bandwidth=None), job=job, workers=1, unequal_slices=True)
     plan = result.recut
     assert (plan is None) == (share == 0)  # equal work, and as many slices as suit that
     if plan is None:
