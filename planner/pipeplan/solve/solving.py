@@ -54,9 +54,6 @@ FOR_FAMILIES = 0.35
 the start of the search for other orders."""
 FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
-FOR_SLICES = 0.15
-"""Share of the time limit in which plans without teams are searched before teams are opened, where sequences may run in
-slices: these plans are good, and each number of slices has ways of teams of its own."""
 FOR_TEAMS, FOR_A_PLAN = 0.5, 1.0
 """Share of the time limit in which teams are opened, and the seconds in which a first plan is sought before each."""
 FOR_REASONS = 0.05
@@ -111,7 +108,7 @@ class Solving:
             As in `pipeplan.solve`.
         """
         try:
-            self._open(FOR_SLICES if max(self.asked.job.slices, default=1) > 1 else 0.0)
+            self._open()
             self._require_hope()
             self._search()
             if self.spaces.late and self.search.stop is Stop.EXHAUSTED:
@@ -158,36 +155,23 @@ class Solving:
         return self.search.refuted and not self.spaces.late
 
     @interruptible()
-    def _open(self, alone: float = 0.0) -> None:
-        """Push the root nodes of all spaces; those of teams one size and split after the other.
-
-        ``alone``: share of the time limit in which plans without teams are searched before teams are opened.
-        """
+    def _open(self) -> None:
+        """Push the root nodes of all spaces; those of teams one size and split after the other."""
         alike: list[Node] = []
-        teams = max(self.asked.job.teams, default=1) > 1
         openings: Iterator[Iterable[Space]] = chain((tuple(self.spaces),), self.spaces.open_teams())
         for opened in map(promising, openings):
             self.hopeful += opened
             for space in opened:
                 alike += self._push(space)
             self.search.unopened = _not_open(self.spaces, alike)
-            if teams:  # to find their splits takes time
+            if max(self.asked.job.teams, default=1) > 1:  # to find their splits takes time
                 self.search.find_plan(FOR_A_PLAN)
-            if teams and alone:
-                self._search_alone(alone)
-                alone = 0.0
         for node in joined_nodes(alike):
             self.search.push(node)
         for mixed in self.spaces.mixed:
             for node in mixed_nodes(mixed):
                 self.search.defer(node)
         self.search.unopened = self.spaces.unopened
-
-    def _search_alone(self, share: float) -> None:
-        """Search what is open for a share of the time limit."""
-        self.search.run(reserve=self.search.limits.time * (1 - share))
-        if self.search.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
 
     def _push(self, space: Space) -> list[Node]:
         """Push the nodes of a space; return those that are joined with others first."""
