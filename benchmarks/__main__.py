@@ -12,7 +12,8 @@ HERE = Path(__file__).parent
 
 def main() -> int:
     """Run the benchmarks one after the other."""
-    known = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
+    entries = (path for path in HERE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+    known = sorted(path.stem for path in entries if not path.stem.startswith("_"))
     names = sys.argv[1:]
     wanted = names[: names.index("--")] if "--" in names else names
     wanted = wanted or known

@@ -1,5 +1,6 @@
 """Import of files outside the packages: scripts and benchmarks."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -18,3 +19,10 @@ def script(path: str) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
+
+
+def benchmark(name: str) -> ModuleType:
+    """Import a module of the benchmarks that imports others of them, as ``python -m benchmarks`` does."""
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))  # last, so that nothing installed is hidden
+    return importlib.import_module(f"benchmarks.{name}")
