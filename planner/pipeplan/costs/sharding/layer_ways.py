@@ -25,7 +25,7 @@ from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.sharding import Choice, Sharding, frontier
+from pipeplan_formulations.sharding import Choice, Edge, Sharding, frontier
 
 MainStrategies = tuple[tuple[str, Strategy], ...]
 """Of a layer's main operators, by name; the others are none of these. With `KEEPS` copies may be kept."""
@@ -216,9 +216,11 @@ class LayerWays:
             return None
         if problem.keeps not in self._fastest:
             self._fastest[problem.keeps] = problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH))
-        choice = least(_restricted(self._fastest[problem.keeps], fits), self._clock)
-        if choice is None:
+        own, rows = _of_some(self._fastest[problem.keeps], fits)
+        found = least(own, self._clock)
+        if found is None:
             return None
+        choice = tuple(int(row[k]) for row, k in zip(rows, found, strict=True))
         costs = problem.sharding.evaluate(choice)
         assert costs is not None, "it was found"
         return Chosen(problem.layer_strategies(choice), costs)
@@ -227,6 +229,14 @@ class LayerWays:
         """Nanoseconds of a micro-batch."""
         of, more = dict(zip(COORDINATES, chosen.costs, strict=True)), longer(self.problem, chosen.strategies)
         return sum(of[name] + more[name] for name in ("forward", "backward"))
+
+
+def _of_some(problem: Sharding, fits: list[list[bool]]) -> tuple[Sharding, list[NDArray[np.int64]]]:
+    """The problem of the signatures of the first operators that fit, and of all others; and the numbers of these."""
+    rows = [*map(np.flatnonzero, fits), *(np.arange(len(own)) for own in problem.costs[len(fits) :])]
+    costs = tuple(own[row] for own, row in zip(problem.costs, rows, strict=True))
+    edges = tuple(Edge(u, v, table[np.ix_(rows[u], rows[v])]) for u, v, table in problem.edges)
+    return Sharding(costs, edges), rows
 
 
 def _restricted(problem: Sharding, fits: list[list[bool]]) -> Sharding:
