@@ -13,8 +13,11 @@ import pytest
 
 from helpers.distributed import lossy
 from helpers.distributed.together import Job, done
+from helpers.quick import QUICK
 
-WORLDS = (2, 4)
+WORLDS = (2,) if QUICK else (2, 4)
+FEW, MANY = 40, 200
+"""Steps after which replicas must be equal, in quick and in slow tests."""
 TIMEOUT = 4.0
 """Seconds after which a rank that stands still is an error."""
 PATIENCE = 300.0
@@ -26,14 +29,14 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of these tests on two and four ranks."""
     del folder
     sums: dict[str, Job] = {"lossy sums": (lossy.returned, ()), "masks": (lossy.deviations, (0.4, 100, 100))}
-    return {2: sums | training(), 4: sums}.get(world, {})
+    return {2: sums | training(FEW), 4: sums}[world] if world in WORLDS else {}
 
 
-def training() -> dict[str, Job]:
+def training(steps: int) -> dict[str, Job]:
     """Jobs of torch's data parallelism, of a plan, and of errors."""
     return {
         "lossy hook": (lossy.hooked, ()),
-        "lossy replicas": (lossy.equal_replicas, (200,)),
+        "lossy replicas": (lossy.equal_replicas, (steps,)),
         "overflow": (lossy.overflow, ()),
         "unlike bounds": (lossy.unlike_bounds, ()),
         "lossy plan": (lossy.planned_sums, (20,)),
@@ -64,16 +67,17 @@ def test_data_parallel_training_with_bounded_loss(ranks: Callable[[int], dict[st
 
 
 @pytest.mark.slow
-def test_data_parallel_training_on_four_ranks() -> None:
-    """The same on four ranks."""
-    assert_trained(done(4, training()))
+@pytest.mark.parametrize("world", [2, 4])
+def test_long_training_with_bounded_loss(world: int) -> None:
+    """The same for 200 steps, also on four ranks."""
+    assert_trained(done(world, training(MANY)))
 
 
 def assert_trained(found: dict[str, Any]) -> None:
     """Assert what must hold of models with the hook.
 
     What it leaves out returns, though torch makes new buckets after the first step. Replicas are equal bit by bit
-    after 200 steps with 10 % lost, in 16-bit numbers. All ranks see an overflow at once, and it does not return. Ranks
+    after all steps with 10 % lost, in 16-bit numbers. All ranks see an overflow at once, and it does not return. Ranks
     with unlike bounds are refused.
     """
     assert found["lossy hook"] < 1e-12
