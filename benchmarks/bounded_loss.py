@@ -13,15 +13,17 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from benchmarks.overlapped_reduction import INSIDE, LAYERS, RANKS, SAMPLES, Engine, in_turn, slow_cluster, slowed
+from benchmarks.overlapped_reduction import INSIDE, LATENCY_US, LAYERS, RANKS, SAMPLES, Engine, in_turn, slowed
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
 from pipeplan.solve import solve
 from pipeplan_executor import BoundedLoss, Pipeline, bounded_loss_hook, launch
+from pipeplan_executor.calibrate.machine import KIND
 
 RATES = {0.2: 512, 1.0: 1024}
 """Width of the layers by gigabits per second of the loopback device."""
@@ -52,6 +54,13 @@ def perceptron() -> Workload:
     return Workload(nn.Sequential(*layers), draw, nn.functional.mse_loss)
 
 
+def cluster(rate: float) -> Cluster:
+    """Return a cluster of this machine's workers with the slow link, whose measurement would take minutes."""
+    link = Link(round(rate * 1e9 / 8 / 2), LATENCY_US * 1000, unit_overlap=False)
+    kind = DeviceKind(KIND, memory=4 << 30)
+    return Cluster("slow loopback", {KIND: kind}, (Node((KIND,) * RANKS, link),), overlap=Overlap.COPY)
+
+
 def table() -> None:
     """Print predicted and measured steps at the rate of this namespace."""
     rate = float(os.environ[INSIDE])
@@ -59,7 +68,7 @@ def table() -> None:
         "benchmarks.bounded_loss:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
     )
     plan = solve(
-        model, slow_cluster(), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
+        model, cluster(rate), RANKS * SAMPLES, depths=(1,), replicas=(RANKS,), recompute="none", zero=(0,)
     ).plan
     times, alone, backward = launch(measured, RANKS, plan, timeout=600, device="cpu")
     size = LAYERS * width() * (width() + 1) * 4

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeplan_executor import BoundedLoss, bounded_loss_hook, launch
 from pipeplan_executor.optim.lossy.sums import at_random, energy
 
+NAMES = ("digits", "characters")
 RANKS, SEEDS = 4, 3
 BUDGETS = (0.1, 0.4)
 BUILDS = {"images": images, "texts": texts}
@@ -39,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Print losses of all ways of training."""
     print(f"{'':12} {'lost first':28} {'budget':>6} {'lost':>6} {'accuracy':>9} {'loss':>8}  of each seed")
-    for name in ("digits", "characters"):
+    for name in NAMES:
         if DATA[TRIALS[name].build]() is None:
             print(f"{name}: not measured, as scikit-learn is not installed")
             continue
