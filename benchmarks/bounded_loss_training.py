@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeplan_executor import BoundedLoss, bounded_loss_hook, launch
 from pipeplan_executor.optim.lossy.sums import at_random, energy
 
-NAMES = ("digits", "characters")
+PARTS = {"digits": 1, "characters": 4}
+"""Part of each batch of `benchmarks.delayed_training` that is taken."""
 RANKS, SEEDS = 4, 3
 BUDGETS = (0.1, 0.4)
 BUILDS = {"images": images, "texts": texts}
@@ -40,7 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Print losses of all ways of training."""
     print(f"{'':12} {'lost first':28} {'budget':>6} {'lost':>6} {'accuracy':>9} {'loss':>8}  of each seed")
-    for name in NAMES:
+    for name in PARTS:
         if DATA[TRIALS[name].build]() is None:
             print(f"{name}: not measured, as scikit-learn is not installed")
             continue
@@ -74,7 +75,7 @@ def trained(name: str, budget: float, way: str, seed: int) -> tuple[float, float
     optimizer = trial.optimizer(model.parameters())
     generator, loss_of = torch.Generator().manual_seed(seed), workload.loss
     for _ in range(trial.steps):
-        inputs, targets = (rows.chunk(RANKS)[dist.get_rank()] for rows in data(generator, False))
+        inputs, targets = (rows.chunk(RANKS * PARTS[name])[dist.get_rank()] for rows in data(generator, False))
         optimizer.zero_grad()
         loss_of(model(inputs), targets).backward()
         optimizer.step()
