@@ -23,7 +23,7 @@ from pipeplan.simulate import period, rolling_period
 from pipeplan.solve import solve
 from pipeplan_executor import Pipeline, launch
 
-STEPS, ROUNDS = 3, 5
+STEPS, ROUNDS = 2, 5
 Passes = dict[tuple[int, Kind], int]
 """Nanoseconds by stage and kind."""
 SHAPES: dict[str, dict[str, Any]] = {
