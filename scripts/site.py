@@ -31,7 +31,7 @@ API = {
     "Questions": ("solve", "judge", "compare", "explain", "remedies", "frontier", "fewest_devices", "shard", "sweep"),
     "Models": (
         *("load_model", "profile", "profile_workload", "Workload", "Model", "Layer", "LayerCost", "Profile"),
-        *("Provenance", "Tie", "Work"),
+        *("Provenance", "SliceProfile", "Tie", "Work"),
     ),
     "Clusters and jobs": (
         *("load_cluster", "Cluster", "Node", "Device", "DeviceKind", "Link", "Overlap", "Job", "Objective", "Robust"),

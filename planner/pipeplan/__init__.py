@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
     from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
     from pipeplan.core.job import Job, Objective
-    from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
+    from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, SliceProfile, Tie, Work
     from pipeplan.core.perturbation import Robust
     from pipeplan.core.plan import Plan
     from pipeplan.core.schedule import Action, Kind, Schedule
@@ -67,6 +67,7 @@ __all__ = [
     "Robust",
     "Schedule",
     "Sharded",
+    "SliceProfile",
     "Tie",
     "Work",
     "Workload",
@@ -112,6 +113,7 @@ _HOMES = {
     "PlanError": "core.errors",
     "Profile": "core.model",
     "Provenance": "core.model",
+    "SliceProfile": "core.model",
     "Result": "search.result",
     "Robust": "core.perturbation",
     "Schedule": "core.schedule",

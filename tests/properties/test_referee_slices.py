@@ -9,7 +9,8 @@ import pytest
 
 from helpers.noticed import noticed
 from pipeplan.core.slicing import SlicedLayer
-from pipeplan.costs import pricing, table
+from pipeplan.costs import slices as costs_of_slices
+from pipeplan.costs import table
 from pipeplan.schedules import slices as families
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
@@ -57,6 +58,12 @@ def in_halves(document: dict[str, Any]) -> None:
     document["job"]["schedules"] = ["zb-h1-slices"]
     for cost in (cost for profile in document["model"]["profiles"] for cost in profile["costs"].values()):
         cost["input_gradient"] = cost["input_gradient"] or cost["backward"]
+
+
+def unmeasured(document: dict[str, Any]) -> None:
+    """Roomy, with whole sequences measured only."""
+    roomy(document)
+    document["model"]["slice_profiles"] = []
 
 
 REGIMES: dict[str, tuple[Any, tuple[tuple[Any, str, int], ...]]] = {
@@ -114,20 +121,27 @@ def in_time(stage: int, own: Any, count: int, ahead: int, split: bool, order: An
     return [each for action in rest for each in (action, *[weights[action[1:]]] * (action.kind == "I"))]
 
 
+def without_looking_back(shares: Any, *_: Any) -> Any:
+    """As if the last of measured slices took as long as the first."""
+    return tuple((0, 0) for _ in next(iter(shares.values())))
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "change"),
     [
         (table, "_of_slices", without_growth, roomy),
         (SlicedLayer, "kept", lambda *_: 0, narrow),
-        (pricing, "one_by_one", lambda _model, costs, _kind: costs, roomy),
+        (costs_of_slices, "one_by_one", lambda _model, costs, _kind: costs, unmeasured),
         (families, "_counts", one_more, roomy),
         (families, "_order", in_time, in_halves),
+        (costs_of_slices, "measured", lambda *_: ((), {}), roomy),
+        (costs_of_slices, "shares_at", without_looking_back, roomy),
     ],
 )
 def test_wrong_slices_are_noticed(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any], change: Any
 ) -> None:
-    """Attention that does not grow, keys without room, operators in one piece, more held, weight gradients in time."""
+    """Attention that does not grow, keys, operators as one, more held, weight gradients in time, measured slices."""
     monkeypatch.setattr(owner, name, wrong)
     assert noticed(sliced, change)
 

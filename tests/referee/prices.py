@@ -8,7 +8,7 @@ from math import ceil, lcm
 
 from . import slices
 from .buffers import Unit, with_collectives
-from .costs import ITEM, Costs, Groups, gradient_bytes, layer_costs, state_bytes
+from .costs import ITEM, Costs, Groups, gradient_bytes, state_bytes
 from .documents import Device, Question
 from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
 
@@ -62,7 +62,7 @@ class Prices:
     def table(self, kind: str, size: int) -> list[Costs]:
         """Every layer on a kind of device at a micro-batch size."""
         if (kind, size) not in self._tables:
-            rows = slices.one_by_one(self.question, kind, layer_costs(self.question, kind, size))
+            rows = slices.costs_of(self.question, kind, size)
             gradients = [more for _, more in self.keys(kind, size)]
             self._tables[kind, size] = [
                 replace(row, saved=row.saved + more) for row, more in zip(rows, gradients, strict=True)
@@ -93,8 +93,7 @@ class Prices:
         times = row.forward, row.backward, row.input_gradient, row.weight_gradient
         if count == 1:
             return [[time] for time in times]
-        layer = self.question.slicing["layers"][i]
-        shares = (layer[name] for name in ("forward", "backward", "input_gradient", "weight_gradient"))
+        shares = slices.shares_of(self.question, kind, size, i)
         return [slices.times(*each, count) for each in zip(times, shares, strict=True)]
 
     def _stage_slices(

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 from .documents import Document
@@ -71,6 +72,10 @@ def _numbers(document: Document) -> Iterator[Path]:
     for p, profile in enumerate(document["model"]["profiles"]):
         for name, row in profile["costs"].items():
             yield from (("model", "profiles", p, "costs", name, figure) for figure, value in row.items() if value)
+    for p, own in enumerate(document["model"].get("slice_profiles", ())):
+        for end, name in product(("first", "last"), own["first"]):
+            row = own[end][name]
+            yield from (("model", "slice_profiles", p, end, name, figure) for figure, value in row.items() if value)
     for i, layer in enumerate(document["model"]["layers"]):
         yield from (("model", "layers", i, name) for name in ("parameters", "frozen") if layer.get(name))
     for kind, entry in document["cluster"]["devices"].items():
@@ -92,6 +97,8 @@ def _drop_layer(document: Document, i: int) -> None:
             layer["inputs"] = list(dict.fromkeys([*kept, *inputs]))
     for profile in document["model"]["profiles"]:
         profile["costs"].pop(name)
+    for own in document["model"].get("slice_profiles", ()):
+        own["first"].pop(name), own["last"].pop(name)
 
 
 def _drop_device(document: Document, n: int, i: int) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from math import gcd
 from random import Random
 
-from .costs import ITEM, Costs
+from .costs import ITEM, Costs, layer_costs
 from .documents import Document, Question
 from .graphs import SAMPLE, TOKEN
 from .schedules import HALVED, SLICED
@@ -34,7 +35,8 @@ def cut(document: Document, count: int) -> Document:
     sliced = {
         "profiles": [*_profiles(model, count)],
         "operators": graphs,
-        "slicing": {"count": count, "layers": layers},
+        "slice_profiles": [],
+        "slicing": {"count": count, "layers": layers, "measured": [*_measured(model, count)]},
     }
     return document | {"model": model | sliced, "job": job | own}
 
@@ -88,6 +90,84 @@ def _unparted(document: Document) -> bool:
         for cost in profile["costs"].values()
         if profile["device"] in kinds
     )
+
+
+def costs_of(question: Question, kind: str, size: int) -> list[Costs]:
+    """Every layer on a kind of device, of a slice of average work: measured on devices alone, or by whole sequences."""
+    known = _measured_on(question, kind)
+    if not known:
+        return one_by_one(question, kind, layer_costs(question, kind, size))
+    model = question.document["model"] | {"profiles": known}
+    return layer_costs(Question(question.document | {"model": model}, question.level), kind, size)
+
+
+PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
+
+
+def shares_of(question: Question, kind: str, size: int, i: int) -> list[Fraction]:
+    """What part of each pass of a slice attention is."""
+    known = {entry["micro_batch"]: entry["shares"][question.names[i]] for entry in _measured_on(question, kind)}
+    layer = question.slicing["layers"][i]
+    if not known:
+        return [layer[name] for name in PASSES]
+    return [_line({b: own[n] for b, own in known.items()}, size) for n in range(len(PASSES))]
+
+
+def _measured_on(question: Question, kind: str) -> list[Document]:
+    timed = question.kinds[kind].get("timed_as") or kind
+    if question.team(kind) > 1:
+        return []
+    return [entry for entry in question.slicing.get("measured", ()) if entry["device"] == timed]
+
+
+def _measured(model: Document, count: int) -> Iterator[Document]:
+    """Profiles of average slices where some were measured: what these took beyond shares of sequences, on a line."""
+    every = (each for graph in model["operators"].values() for each in graph["operators"])
+    tokens = max(each.get("loops", {}).get(TOKEN, 0) for each in every)
+    for profile in model["profiles"]:
+        key = profile["device"], profile["micro_batch"]
+        known = [own for own in model.get("slice_profiles", ()) if (own["device"], own["micro_batch"]) == key]
+        if not known:
+            continue
+        rows = {b["micro_batch"]: b["costs"] for b in model["profiles"] if b["device"] == key[0]}
+        costs, shares = {}, {}
+        for name in profile["costs"]:
+            whole = {b: row[name] for b, row in rows.items()}
+
+            def derived(length: int, whole: Document = whole, size: int = key[1]) -> Document:
+                return _row(whole, Fraction(size * length, tokens))
+
+            more: Document = {figure: {} for figure in profile["costs"][name] if figure != "update"}
+            looked: list[dict[int, Fraction]] = [{} for _ in PASSES]
+            for own in known:
+                length, first, last = own["tokens"], own["first"][name], own["last"][name]
+                for figure, beyond in more.items():
+                    a, b = first.get(figure, 0), last.get(figure, 0)
+                    taken = max(a, b) if figure in ("saved", "output", "workspace") else (a + b) // 2
+                    beyond[length] = Fraction(taken - derived(length)[figure])
+                for n, figure in enumerate(PASSES):
+                    a, b = first[figure], last[figure]
+                    longer = Fraction(max(b - a, 0), a + b) if a + b else Fraction(0)
+                    looked[n][length] = min(longer * Fraction(tokens, tokens - length), Fraction(1))
+            length = tokens // count
+            plain = derived(length)
+            costs[name] = {
+                figure: max(value + round(_line(more[figure], length)), min(value, 1)) if figure in more else value
+                for figure, value in plain.items()
+            }
+            shares[name] = tuple(_line(each, length) for each in looked)
+        yield {"device": key[0], "micro_batch": key[1], "costs": costs, "shares": shares}
+
+
+def _line(known: dict[int, Fraction], at: int) -> Fraction:
+    """On the line between the sizes beside it; beyond all of them as at the last."""
+    if at in known:
+        return known[at]
+    below, above = [n for n in known if n < at], [n for n in known if n > at]
+    if not below or not above:
+        return known[min(above) if above else max(below)]
+    low, high = max(below), min(above)
+    return (known[low] * (high - at) + known[high] * (at - low)) / (high - low)
 
 
 def one_by_one(question: Question, kind: str, rows: list[Costs]) -> list[Costs]:
@@ -223,6 +303,26 @@ def in_slices(random: Random, document: Document) -> None:
     for entry in () if teams else document["cluster"]["devices"].values():
         if random.random() < 0.4:
             entry["shard_overhead"] = random.choice((1, 3, 20, 100))
+    model["slice_profiles"] = [*_slices_measured(random, model, tokens)]
+
+
+def _slices_measured(random: Random, model: Document, tokens: int) -> Iterator[Document]:
+    """Measured slices of one to three lengths for some kinds of device; the last mostly takes longer than the first."""
+    for device in sorted({profile["device"] for profile in model["profiles"]}):
+        lengths = random.sample(range(1, tokens), random.choice((0, 0, 1, 2, 3)))
+        for profile, length in product(model["profiles"], lengths):
+            if profile["device"] != device:
+                continue
+            ends: Document = {"first": {}, "last": {}}
+            for name, row in profile["costs"].items():
+                for end, least in (("first", 1), ("last", random.choice((1, 4)))):
+                    drawn = ((figure, value * length * random.randint(least, 6)) for figure, value in row.items())
+                    ends[end][name] = {
+                        figure: value and max(value // tokens // 2, 1) + random.choice((0, 0, 1, 30))
+                        for figure, value in drawn
+                    }
+            own = {"device": device, "micro_batch": profile["micro_batch"], "tokens": length}
+            yield own | {"provenance": profile["provenance"]} | ends
 
 
 def _in_halves(random: Random, document: Document) -> None:

@@ -78,7 +78,28 @@ def sliced_flow(
         raise PlanError(
             "teams of unlike sizes and slices of sequences do not run together; plan without --unlike-teams"
         )
-    found = SlicedFlow(plan.slices, [(None,) * len(flow[0])])
+    found = flow_in_slices(plan.slices, module, sequence, flow, context)
+    found.loss = SlicedLoss(loss, flow[-1], targets, found.axes[-1], plan.slices, context)
+    return found
+
+
+def flow_in_slices(
+    tokens: tuple[int, ...],
+    module: nn.Module,
+    sequence: LayerSequence,
+    flow: Sequence[Tensors],
+    context: Context,
+) -> SlicedFlow:
+    """Return where the tokens of a model are whose sequences are cut into slices of so many, without its loss.
+
+    The parameters are those of `sliced_flow`, of a module on any device.
+
+    Raises
+    ------
+    PlanError
+        If the model cannot run like that.
+    """
+    found = SlicedFlow(tokens, [(None,) * len(flow[0])])
     weights = named_weights(module, sequence)
     for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
         make = partial(program, name, layer, flow[number], weights[number], context)
@@ -92,9 +113,8 @@ def sliced_flow(
                 "tokens alike, so sequences cannot be cut into slices. Causal attention must be "
                 "scaled_dot_product_attention without dropout; plan without --slices for any other model"
             ) from error
-        _check(name, axes, flow[number + 1], sum(plan.slices))
+        _check(name, axes, flow[number + 1], sum(tokens))
         found.axes.append(axes)
-    found.loss = SlicedLoss(loss, flow[-1], targets, found.axes[-1], plan.slices, context)
     return found
 
 

@@ -13,6 +13,12 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--batch", required=True, metavar="N,N", help="micro-batch sizes to measure, like 1,2,4,8")
     parser.add_argument(
+        "--slices",
+        default="",
+        metavar="N,N",
+        help="also measure token slices, like 4,16: the first and the last of so many equal slices of each sequence",
+    )
+    parser.add_argument(
         "--input", metavar="SPEC", help="one sample of a plain module: float32:3x224x224, int64:128@50257"
     )
     parser.add_argument(
@@ -75,6 +81,9 @@ def run(options: Namespace) -> int:
         group=options.group,
         front_end=options.front_end,
         precision=options.precision,
+        slices=numbers(options.slices, "--slices", "slices (token slices of a sequence)", 1, MOST_SAMPLES)
+        if options.slices
+        else (),
         name=options.name,
     )
     write_model(model, options.output)

@@ -72,6 +72,8 @@ def _model(name: str) -> Iterator[str]:
     for profile in model.profiles:
         source = profile.provenance
         yield f"  profile: {profile.device}, micro-batch of {profile.micro_batch}; {source.how}, {source.source}"
+    for own in model.slice_profiles:
+        yield f"  slices: {own.device}, micro-batch of {own.micro_batch}, {own.tokens} tokens; first and last measured"
     yield model.table().printed()
 
 

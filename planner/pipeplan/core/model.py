@@ -16,91 +16,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from numbers import Integral
-from typing import Literal
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, plain, whole
+from pipeplan.core.figures import MOST_LAYERS, plain, whole
 from pipeplan.core.layers import Layer, LayerCost, Tie, Work, blocks_of, tie_faults
-from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.operators import OperatorGraph, tokens_of
 from pipeplan.core.parts import each_a, mapping, printable
+from pipeplan.core.profiles import Profile, Provenance, SliceProfile
 from pipeplan.core.slicing import Slicing
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, hint
 
-__all__ = ["Layer", "LayerCost", "Model", "Profile", "Provenance", "Tie", "Work"]
+__all__ = ["Layer", "LayerCost", "Model", "Profile", "Provenance", "SliceProfile", "Tie", "Work"]
 
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Origin of a profile's numbers.
-
-    Attributes
-    ----------
-    how : {'measured', 'imported', 'analytic'}
-    source : str
-        The device, the file, or the estimate.
-    when : str
-        Date of a measurement.
-    versions : mapping of str to str
-        Of the packages with which it was measured.
-
-    Examples
-    --------
-    >>> pipeplan.Provenance("imported", "graph.txt").how
-    'imported'
-    """
-
-    how: Literal["measured", "imported", "analytic"]
-    source: str
-    when: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        each_a((self.how, self.source, self.when), str, "how, source and when of a provenance")
-        versions = mapping(self.versions, "versions of a provenance")
-        each_a((*versions, *versions.values()), str, "versions of a provenance")
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Costs of every layer on one kind of device at one micro-batch size.
-
-    Attributes
-    ----------
-    device : str
-        Name of the kind of device.
-    micro_batch : int
-        Samples.
-    costs : tuple of LayerCost
-        One for each layer of the model, in nanoseconds and bytes.
-    provenance : Provenance
-
-    Examples
-    --------
-    >>> cost = pipeplan.LayerCost(1_000, 2_000, 1_000, 1_000, saved=8, output=4, workspace=0, update=50)
-    >>> pipeplan.Profile("unit", 1, (cost, cost), pipeplan.Provenance("imported", "by hand")).micro_batch
-    1
-    """
-
-    device: str
-    micro_batch: int
-    costs: tuple[LayerCost, ...]
-    provenance: Provenance
-
-    def __post_init__(self) -> None:
-        printable(self.device, "the device of a profile")
-        whole(self.micro_batch, f"the micro-batch of the profile for {self.device!r}", 1, MOST_SAMPLES)
-        each_a(self.costs, LayerCost, f"costs of the profile for {self.device!r}")
-        each_a((self.provenance,), Provenance, f"provenance of the profile for {self.device!r}")
-        for number, cost in enumerate(self.costs):
-            for name in _FIGURES:
-                whole(getattr(cost, name), f"{name} of layer {number} in the profile for {self.device!r}")
-            plain(cost)
-        plain(self)
-
-
-_FIGURES = tuple(each.name for each in fields(LayerCost))
 _WORK = tuple(each.name for each in fields(Work) if each.name != "uncounted")
 
 
@@ -118,6 +47,8 @@ class Model(Tabular):
     layers : tuple of Layer
     profiles : tuple of Profile
         Without any, times are estimated from the layers' work.
+    slice_profiles : tuple of SliceProfile
+        Token slices that were measured, beside profiles of whole sequences on the same kinds of device.
     dtype : str
         Number format of weights and activations.
     notes : tuple of str
@@ -157,6 +88,12 @@ class Model(Tabular):
     frozen_parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     slicing: Slicing | None = None
     of_length: Mapping[int, "Model"] = field(default_factory=dict)
+    slice_profiles: tuple[SliceProfile, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sample; 0 if there are none (see `tokens_of`)."""
+        return tokens_of(self.operators.values())
 
     @property
     def slices(self) -> int:
@@ -195,13 +132,14 @@ class Model(Tabular):
                     f"model {self.name!r}: the profile for {profile.device!r} at micro-batch {profile.micro_batch} "
                     f"has {len(profile.costs)} layers, the model has {len(self.layers)}"
                 )
-        for complaint in (*tie_faults(self.layers, self.ties), *self._operator_faults()):
+        for complaint in (*tie_faults(self.layers, self.ties), *self._operator_faults(), *self._slice_faults()):
             raise InputError(f"model {self.name!r}: {complaint}")
 
     def _check_parts(self) -> None:
         what = f"model {printable(self.name, 'the name of a model')!r}: "
         each_a(self.layers, Layer, what + "layers")
         each_a(self.profiles, Profile, what + "profiles")
+        each_a(self.slice_profiles, SliceProfile, what + "slice_profiles")
         each_a(self.ties, Tie, what + "ties")
         for tie in self.ties:
             each_a(tie.layers, str, what + "layers that share weights")
@@ -238,6 +176,28 @@ class Model(Tabular):
                 yield (
                     f"the operators of layer {layer.name!r} have weights of {weights} bytes, the layer has "
                     f"{layer.parameters} and shares {copied} with earlier ones"
+                )
+
+    def _slice_faults(self) -> Iterator[str]:
+        """Yield a sentence for each measurement of slices that is not of this model's sequences and profiles."""
+        whole_ones = {(profile.device, profile.micro_batch) for profile in self.profiles}
+        lengths: dict[str, dict[int, list[int]]] = {}
+        for own in self.slice_profiles:
+            said = f"slices of {own.tokens} tokens measured on {own.device!r} at micro-batch {own.micro_batch}"
+            if {len(own.first), len(own.last)} != {len(self.layers)}:
+                yield f"{said} have {len(own.first)} and {len(own.last)} layers, the model has {len(self.layers)}"
+            if own.tokens >= self.tokens:
+                yield f"{said} are no part of a sequence of {self.tokens} tokens"
+            if (own.device, own.micro_batch) not in whole_ones:
+                yield f"{said} stand beside no profile of whole sequences there at that micro-batch"
+            lengths.setdefault(own.device, {}).setdefault(own.micro_batch, []).append(own.tokens)
+        for device, rows in lengths.items():
+            first = sorted({*next(iter(rows.values()))})
+            sizes = {size for where, size in whole_ones if where == device}
+            if any(sorted(row) != first for row in rows.values()) or not sizes <= rows.keys():
+                yield (
+                    f"slices measured on {device!r} need the same lengths once at each of its profiles' micro-batches "
+                    f"({', '.join(map(str, sorted(sizes)))}), not {rows}"
                 )
 
     @property

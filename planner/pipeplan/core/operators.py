@@ -11,7 +11,7 @@ of them needs and makes: a tensor that has the loop is split along that axis, an
 a part of a sum where the loop is not among the axes of the output.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pipeplan.core.errors import InputError
@@ -43,7 +43,7 @@ class Attention:
     causal : bool
         Whether queries attend to no later keys, and no work is spent on these.
     masked : bool
-        Whether queries attend to no later keys, and the work on these is counted all the same.
+        Whether queries attend to no later keys where nothing is padded, and work on these is counted all the same.
     """
 
     queries: int
@@ -318,3 +318,8 @@ def _check_groups(operator: Operator, what: str) -> None:
                     f"{what}: the {weight.size} bytes of {weight.name!r} have no groups of lengths "
                     f"{' : '.join(map(str, groups))} along {loop!r}"
                 )
+
+
+def tokens_of(graphs: Iterable[OperatorGraph]) -> int:
+    """Return the tokens of a sample, the most that an operator may run on in parts; 0 if there are none."""
+    return max((each.loops.get(TOKEN, 0) for graph in graphs for each in graph.operators), default=0)

@@ -11,10 +11,10 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Placement, Stage, Times, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
+from pipeplan.core.slicing import PASSES
 from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.network import together, transfers
-from pipeplan.costs.table import PASSES
 
 
 def assemble(

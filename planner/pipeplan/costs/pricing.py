@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
-from pipeplan.core.model import LayerCost, Model
+from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import FIRST, UNLIMITED, Array, Chain, SharedWeights
@@ -21,7 +21,7 @@ from pipeplan.costs.layers import item_size, layer_costs
 from pipeplan.costs.network import busiest, least_together, links_between, rings
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import Passes
-from pipeplan.costs.slices import one_by_one
+from pipeplan.costs.slices import SliceCosts, slice_costs
 from pipeplan.costs.table import Table
 
 
@@ -72,26 +72,13 @@ class Prices:
         """Return every layer's cost on a kind of device at a micro-batch size."""
         key = kind.name, micro_batch
         if key not in self._tables:
-            job = self.job
-            given = partial(
-                layer_costs,
-                kind=kind,
-                micro_batch=micro_batch,
-                extrapolate=job.extrapolate,
-                optimizer=job.optimizer,
-                state_bytes=job.state_bytes,
-            )
-
-            def of(model: Model) -> tuple[LayerCost, ...]:
-                return given(model) if self.model.slicing is None else one_by_one(model, given(model), kind)
-
             try:
                 table = Table(
                     self.model,
-                    of(self.model),
-                    job.recompute is Recompute.FULL,
-                    self._keys(kind, micro_batch),
-                    {tokens: of(model) for tokens, model in self.model.of_length.items()},
+                    *self.costs(kind, micro_batch),
+                    again=self.job.recompute is Recompute.FULL,
+                    keys=self._keys(kind, micro_batch),
+                    lengths={n: self._costs(own, kind, micro_batch) for n, own in self.model.of_length.items()},
                 )
             except OverflowError as error:
                 raise InputError(
@@ -101,6 +88,22 @@ class Prices:
             self._require_exact(table, kind, micro_batch)
             self._tables[key] = table
         return self._tables[key]
+
+    def costs(self, kind: DeviceKind, micro_batch: int) -> SliceCosts:
+        """Return every layer's costs before what is recomputed or kept beside them, of a slice of average work."""
+        return self._costs(self.model, kind, micro_batch)
+
+    def _costs(self, model: Model, kind: DeviceKind, micro_batch: int) -> SliceCosts:
+        job = self.job
+        given = partial(
+            layer_costs,
+            kind=kind,
+            micro_batch=micro_batch,
+            extrapolate=job.extrapolate,
+            optimizer=job.optimizer,
+            state_bytes=job.state_bytes,
+        )
+        return SliceCosts(given(model), ()) if model.slicing is None else slice_costs(model, kind, micro_batch, given)
 
     def _keys(self, kind: DeviceKind, micro_batch: int) -> tuple[tuple[int, int], ...]:
         """Bytes of keys and values of each layer's attention, and of their gradients, of a slice of a micro-batch."""

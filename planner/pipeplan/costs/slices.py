@@ -1,20 +1,21 @@
 """Models whose samples are token slices: what a slice of average work takes, sends and keeps; see `docs/costs.md`.
 
-A slice is a sample of a shorter sequence: profiles, rooflines and teams price it like any other model. Where slices
-differ, in attention, `pipeplan.costs.table` shares out the time of all of them.
+A slice is a sample of a shorter sequence: profiles, rooflines and teams price it like any other model, or slices were
+measured. Where slices differ, in attention, `pipeplan.costs.table` shares out the time of all of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
-from pipeplan.core.slicing import SlicedLayer, Slicing
+from pipeplan.core.slicing import Shares, SlicedLayer, Slicing, check_divides
+from pipeplan.costs.measured_slices import measured, shares_at
 
 _APART = ("add", "sub", "mul", "rms norm")
 """Operators that compute each token by itself, though no team splits their tokens: with tables of positions, say."""
@@ -29,13 +30,8 @@ def sliced(model: Model, count: int) -> Model:
         If the model cannot run in slices, naming layer and operator, or the number does not divide its tokens.
     """
     tokens = _tokens_to_cut(model)
-    if tokens % count:
-        near = sorted((each for each in range(1, tokens + 1) if tokens % each == 0), key=lambda n: (abs(n - count), n))
-        raise InputError(
-            f"{count} token slices (slices) do not divide the {tokens} tokens of a sample of {model.name}; the nearest "
-            f"numbers that do are {' and '.join(map(str, sorted(near[:2])))}"
-        )
-    return _of_length(model, Fraction(1, count), Slicing(count, tokens // count, ()))
+    check_divides(count, tokens, model.name)
+    return _of_length(model, Slicing(count, tokens // count, ()))
 
 
 def cut(model: Model, lengths: Sequence[int]) -> Model:
@@ -49,11 +45,16 @@ def cut(model: Model, lengths: Sequence[int]) -> Model:
     tokens = _tokens_to_cut(model)
     if sum(lengths) != tokens or min(lengths) < 1:
         raise ValueError(f"slices of {lengths} do not make up {tokens} tokens")
-    models = {own: _of_length(model, Fraction(own, tokens), Slicing(1, own, ())) for own in sorted({*lengths})}
+    models = {own: slice_of(model, own) for own in sorted({*lengths})}
     longest = models[max(lengths)]
     assert longest.slicing is not None
-    own = Slicing(len(lengths), max(lengths), longest.slicing.layers, tuple(lengths))
+    own = replace(longest.slicing, count=len(lengths), lengths=tuple(lengths))
     return replace(longest, slicing=own, of_length=models)
+
+
+def slice_of(model: Model, tokens: int) -> Model:
+    """Return the model of which a sample is one slice of so many tokens, of a model that runs in slices."""
+    return _of_length(model, Slicing(1, tokens, ()))
 
 
 def _tokens_to_cut(model: Model) -> int:
@@ -61,29 +62,29 @@ def _tokens_to_cut(model: Model) -> int:
         raise InputError(
             f"{model.name} does not run in token slices: {fault}; ask for whole sequences (leave slices out, or 1)"
         )
-    return tokens_of(model)
+    return model.tokens
 
 
-def _of_length(model: Model, part: Fraction, slicing: Slicing) -> Model:
-    """The model of which a sample is this part of a sequence."""
+def _of_length(model: Model, slicing: Slicing) -> Model:
+    """The model of which a sample is a slice of so many tokens."""
+    part = Fraction(slicing.tokens, model.tokens)
+    known, shares = measured(
+        model, slicing.tokens, lambda profile, own: _derived(model, profile, Fraction(own, model.tokens))
+    )
+    layers = tuple(_sliced_layer(model, layer, part) for layer in model.layers)
     return replace(
         model,
         layers=tuple(_layer(layer, part) for layer in model.layers),
         operators={name: _graph(graph, part) for name, graph in model.operators.items()},
-        profiles=tuple(_profiles(model, part)),
-        slicing=replace(slicing, layers=tuple(_sliced_layer(model, layer, part) for layer in model.layers)),
+        profiles=tuple(replace(each, costs=_derived(model, each, part)) for each in model.profiles),
+        slice_profiles=(),
+        slicing=replace(slicing, layers=layers, measured=known, shares=shares),
     )
-
-
-def tokens_of(model: Model) -> int:
-    """Return the tokens of a sample, the most that an operator may run on in parts; 0 if there are none."""
-    every = (each for graph in model.operators.values() for each in graph.operators)
-    return max((each.loops.get(TOKEN, 0) for each in every), default=0)
 
 
 def _faults(model: Model) -> Iterator[str]:
     """Yield why a model does not run in slices: layers of unknown operators, and operators that mix tokens."""
-    tokens = tokens_of(model)
+    tokens = model.tokens
     for layer in model.layers:
         if layer.operators not in model.operators:
             yield f"the operators of layer {layer.name!r} are not known"
@@ -109,6 +110,29 @@ def _mixes(operator: Operator, tokens: int) -> str | None:
     if operator.loops.get(TOKEN) != tokens:
         return "is not known to compute each token by itself (a pooling, a state, or another axis of tokens)"
     return None
+
+
+class SliceCosts(NamedTuple):
+    """Costs of each layer for a slice of average work, and what part of its times attention is."""
+
+    costs: tuple[LayerCost, ...]
+    shares: Shares
+
+
+def slice_costs(
+    model: Model, kind: DeviceKind, micro_batch: int, given: Callable[[Model], tuple[LayerCost, ...]]
+) -> SliceCosts:
+    """Return the costs of a slice on a kind of device; ``given(model)``: those of a sample of any model.
+
+    Measured slices hold for devices alone. They ran operator by operator, like the others, which take longer by that.
+    """
+    slicing, name = model.slicing, kind.timed_as or kind.name
+    assert slicing is not None
+    if kind.team == 1 and any(each.device == name for each in slicing.measured):
+        return SliceCosts(
+            given(replace(model, profiles=slicing.measured)), shares_at(slicing.shares, name, micro_batch)
+        )
+    return SliceCosts(one_by_one(model, given(model), kind), slicing.counted)
 
 
 def one_by_one(model: Model, costs: tuple[LayerCost, ...], kind: DeviceKind) -> tuple[LayerCost, ...]:
@@ -170,15 +194,13 @@ def _operator(operator: Operator, part: Fraction) -> Operator:
     return replace(operator, loops=loops, attention=attention, **parts)
 
 
-def _profiles(model: Model, part: Fraction) -> Iterator[Profile]:
-    """Yield the profiles of slices: of a micro-batch of b samples, what one of b / S takes."""
-    for profile in model.profiles:
-        known = {each.micro_batch: each.costs for each in model.profiles if each.device == profile.device}
-        costs = tuple(
-            _cost({size: row[i] for size, row in known.items()}, profile.micro_batch * part)
-            for i in range(len(model.layers))
-        )
-        yield replace(profile, costs=costs)
+def _derived(model: Model, profile: Profile, part: Fraction) -> tuple[LayerCost, ...]:
+    """The costs of slices by a profile of whole sequences: of a micro-batch of b samples, what one of b / S takes."""
+    known = {each.micro_batch: each.costs for each in model.profiles if each.device == profile.device}
+    return tuple(
+        _cost({size: row[i] for size, row in known.items()}, profile.micro_batch * part)
+        for i in range(len(model.layers))
+    )
 
 
 def _cost(known: Mapping[int, LayerCost], size: Fraction) -> LayerCost:

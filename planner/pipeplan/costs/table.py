@@ -1,6 +1,6 @@
 """`Table`: layer costs on one kind of device as arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from types import MappingProxyType
@@ -8,10 +8,10 @@ from types import MappingProxyType
 import numpy as np
 
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.slicing import Slicing
+from pipeplan.core.slicing import PASSES, Shares, Slicing
 from pipeplan.costs.chain import Array
+from pipeplan.costs.slices import SliceCosts
 
-PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
 TIMES = (*PASSES, "update")
 
 
@@ -19,7 +19,7 @@ class Table:
     """Costs on one kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
 
     ``again``: every layer is recomputed in its backward. ``keys``: bytes of keys and values of each layer's attention,
-    and of their gradients, of one slice.
+    and of their gradients, of one slice. ``shares``: what part of slices' times attention is.
 
     Where sequences run in slices, times of passes are the sums over all of them, ``first_forward`` and the like those
     of the first; all else is of one slice. Slices of unlike lengths, whose ``costs`` are those of the longest, have
@@ -31,9 +31,10 @@ class Table:
         self,
         model: Model,
         costs: tuple[LayerCost, ...],
-        again: bool,
+        shares: Shares = (),
+        again: bool = False,
         keys: tuple[tuple[int, int], ...] = (),
-        lengths: Mapping[int, tuple[LayerCost, ...]] = MappingProxyType({}),
+        lengths: Mapping[int, SliceCosts] = MappingProxyType({}),
     ) -> None:
         self.forward, self.backward, self.input_gradient, self.weight_gradient, self.update = (
             np.array([getattr(cost, name) for cost in costs], np.int64) for name in TIMES
@@ -53,8 +54,8 @@ class Table:
             self.slices = _of_lengths(model.slicing, lengths)
             passes, first = [each.sum(axis=0) for each in self.slices], [each[0] for each in self.slices]
         elif model.slicing is not None:
-            shares = ([getattr(layer, name) for layer in model.slicing.layers] for name in PASSES)
-            every = [_of_slices(*each, model.slices) for each in zip(passes, shares, strict=True)]
+            by_pass = zip(passes, zip(*shares, strict=True), strict=True)
+            every = [_of_slices(mean, share, model.slices) for mean, share in by_pass]
             passes, first = [all_of_them for all_of_them, _ in every], [one for _, one in every]
         self.forward, self.backward, self.input_gradient, self.weight_gradient = passes
         self.first_forward, self.first_backward, self.first_input_gradient, self.first_weight_gradient = first
@@ -71,7 +72,7 @@ class Table:
             self.workspace, self.saved = self.workspace + self.saved, self.output
 
 
-def _of_slices(mean: Array, shares: list[Fraction], count: int) -> tuple[Array, Array]:
+def _of_slices(mean: Array, shares: Sequence[Fraction], count: int) -> tuple[Array, Array]:
     """Return the times of all slices together, and of the first, given those of one of average work.
 
     Slice k takes mean − S w + (2 k + 1) w, where S w is the part of attention, rounded down.
@@ -80,7 +81,7 @@ def _of_slices(mean: Array, shares: list[Fraction], count: int) -> tuple[Array, 
     return mean * count, mean - (count - 1) * np.array(steps, np.int64)
 
 
-def _of_lengths(slicing: Slicing, costs: Mapping[int, tuple[LayerCost, ...]]) -> tuple[Array, ...]:
+def _of_lengths(slicing: Slicing, costs: Mapping[int, SliceCosts]) -> tuple[Array, ...]:
     """Return the times of all layers, slice by slice, of each of `PASSES`.
 
     Of the time t of a slice of l tokens the part w = ⌊φ t⌋ is attention that looks back on (T − l) / 2 tokens. Behind j
@@ -89,9 +90,9 @@ def _of_lengths(slicing: Slicing, costs: Mapping[int, tuple[LayerCost, ...]]) ->
     total, before = sum(slicing.lengths), 0
     found: dict[str, list[list[int]]] = {name: [] for name in PASSES}
     for length in slicing.lengths:
-        for name, rows in found.items():
-            times = [getattr(cost, name) for cost in costs[length]]
-            parts = [int(t * getattr(layer, name)) for t, layer in zip(times, slicing.layers, strict=True)]
+        for (name, rows), shares in zip(found.items(), zip(*costs[length].shares, strict=True), strict=True):
+            times = [getattr(cost, name) for cost in costs[length].costs]
+            parts = [int(time * share) for time, share in zip(times, shares, strict=True)]
             looks = 2 * before + length
             rows.append([t - w + w * looks // total for t, w in zip(times, parts, strict=True)])
         before += length

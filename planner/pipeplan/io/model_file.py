@@ -24,35 +24,43 @@
         provenance: {how: measured, source: torch 2.13.0}
         costs:
           embed: {forward: 120us, backward: 200us, input_gradient: 0, weight_gradient: 200us, saved: 2MiB, output: 2MiB}
+    slice_profiles:                                    # of token slices, where some were measured
+      - {device: v100-16gb, micro_batch: 8, tokens: 128, provenance: {...}, first: {embed: {...}}, last: {embed: {...}}}
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, shown
+from pipeplan.core.figures import MOST_LAYERS, shown
 from pipeplan.core.layers import tie_faults
-from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
+from pipeplan.core.model import Layer, Model, Tie, Work
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.operators_entry import OperatorsEntry, operators_data
+from pipeplan.io.profiles_entry import (
+    ProfileEntry,
+    SliceProfileEntry,
+    profile_data,
+    profile_of,
+    slice_profile_data,
+    slice_profile_of,
+)
 from pipeplan.io.repeat import Group, fold
 from pipeplan.io.schema import (
     Bytes,
     Count,
     Flops,
     Items,
-    Nanoseconds,
     Strict,
     check,
     listing,
     written_bytes,
     written_flops,
-    written_time,
 )
 from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
 
@@ -119,55 +127,6 @@ class TieEntry(Strict):
     frozen: Bytes = 0
 
 
-class ProvenanceEntry(Strict):
-    """Origin of a profile's numbers."""
-
-    how: Literal["measured", "imported", "analytic"]
-    """Measured by a profiler, imported from a file, or estimated."""
-    source: str
-    """The tool or file."""
-    when: str = ""
-    """Date."""
-    versions: dict[str, str] = Field(default_factory=dict)
-    """Of packages and drivers."""
-
-
-class CostEntry(Strict):
-    """One row of a profile; see `pipeplan.LayerCost`."""
-
-    describes = LayerCost
-
-    forward: Nanoseconds
-    """Time of the forward."""
-    backward: Nanoseconds
-    """Time of the backward as a whole."""
-    input_gradient: Nanoseconds
-    """Time of the first part of a split backward."""
-    weight_gradient: Nanoseconds
-    """Time of the second part."""
-    saved: Bytes
-    output: Bytes
-    workspace: Bytes = 0
-    update: Nanoseconds = 0
-
-    def cost(self) -> LayerCost:
-        """Return the cost that this entry describes."""
-        return LayerCost(*(getattr(self, field) for field in CostEntry.model_fields))
-
-
-class ProfileEntry(Strict):
-    """One profile: a cost for every layer, by name."""
-
-    device: str
-    """The kind of device."""
-    micro_batch: Annotated[Count, Field(le=MOST_SAMPLES)]
-    """Samples in the micro-batch that was measured."""
-    provenance: ProvenanceEntry
-    """Where the numbers come from."""
-    costs: dict[str, CostEntry]
-    """Costs of each layer by name."""
-
-
 class ModelFile(Strict):
     """Schema of a model file."""
 
@@ -187,6 +146,8 @@ class ModelFile(Strict):
     """Operators of layers, by the name that layers give; profiles have them, to split layers over teams."""
     profiles: Items[ProfileEntry] = ()
     """Measured costs, one entry for each kind of device and micro-batch size."""
+    slice_profiles: Items[SliceProfileEntry] = ()
+    """Measured token slices, entries of the same lengths for each micro-batch size of a kind of device."""
 
 
 def read_model(path: Path) -> Model:
@@ -211,24 +172,25 @@ def model_from_data(data: Any, where: str) -> Model:
         raise InputError(f"{where}: has {shown(count)} layers; {MOST_LAYERS} are the most that can be taken")
     layers = _layers(file.layers)
     names = [layer.name for layer in layers]
-    for n, profile in enumerate(file.profiles):
-        path = f"profiles[{n}].costs"
-        complaints += [f"{path}.{name}: missing" for name in names if name not in profile.costs]
-        known = set(names)
+    tables = [(f"profiles[{n}].costs", each.costs) for n, each in enumerate(file.profiles)]
+    for n, own in enumerate(file.slice_profiles):
+        tables += [(f"slice_profiles[{n}].{name}", getattr(own, name)) for name in ("first", "last")]
+    known = set(names)
+    for path, costs in tables:
+        complaints += [f"{path}.{name}: missing" for name in names if name not in costs]
         complaints += [
-            f"{path}.{name}: the model has no such layer{hint(name, names)}"
-            for name in profile.costs
-            if name not in known
+            f"{path}.{name}: the model has no such layer{hint(name, names)}" for name in costs if name not in known
         ]
     ties = tuple(Tie(entry.layers, entry.parameters, entry.frozen) for entry in file.ties)
     for n, tie in enumerate(ties):
         complaints += [f"ties[{n}]: {fault}" for fault in tie_faults(tuple(layers), (tie,))]
     if complaints:
         raise InputError(listing(where, complaints))
-    profiles = tuple(_profile(entry, names) for entry in file.profiles)
+    profiles = tuple(profile_of(entry, names) for entry in file.profiles)
+    slices = tuple(slice_profile_of(entry, names) for entry in file.slice_profiles)
     try:
         operators = {name: entry.graph() for name, entry in file.operators.items()}
-        return Model(file.name, tuple(layers), profiles, file.dtype, file.notes, ties, operators)
+        return Model(file.name, tuple(layers), profiles, file.dtype, file.notes, ties, operators, slice_profiles=slices)
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
 
@@ -271,16 +233,6 @@ def _layer(entry: PlainLayer, i: int | None, before: list[Layer]) -> Layer:
     return Layer(named(entry.name), entry.parameters, inputs, work, entry.kind, entry.operators, entry.frozen)
 
 
-def _profile(entry: ProfileEntry, names: list[str]) -> Profile:
-    source = entry.provenance
-    return Profile(
-        device=entry.device,
-        micro_batch=entry.micro_batch,
-        costs=tuple(entry.costs[name].cost() for name in names),
-        provenance=Provenance(source.how, source.source, source.when, source.versions),
-    )
-
-
 def write_model(model: Model, path: Path) -> None:
     """Write a model atomically, as `read_model` reads it."""
     write_whole(Path(path), yaml_text(model_data(model)))
@@ -290,10 +242,12 @@ def model_data(model: Model) -> dict[str, Any]:
     """Return the plain data of a model, as in a file."""
     head = {"format": FORMAT, "name": model.name, "dtype": model.dtype} | lean(notes=list(model.notes))
     layers = [_entry_data(entry, chained) for entry, chained in _entries(model.layers)]
-    profiles = [_profile_data(profile, model.names) for profile in model.profiles]
+    profiles = [profile_data(profile, model.names) for profile in model.profiles]
     ties = [Row(layers=Line(tie.layers), **_shared_bytes(tie)) for tie in model.ties]
     operators = {name: operators_data(graph) for name, graph in model.operators.items()}
-    return head | {"layers": layers} | lean(ties=ties, operators=operators, profiles=profiles)
+    slices = [slice_profile_data(own, model.names) for own in model.slice_profiles]
+    known = {"ties": ties, "operators": operators, "profiles": profiles, "slice_profiles": slices}
+    return head | {"layers": layers} | lean(**known)
 
 
 def _shared_bytes(tie: Tie) -> dict[str, Any]:
@@ -353,27 +307,3 @@ def _layer_data(layer: Layer, chained: bool) -> Row:
 
 
 _SPACES = ("workspace", "workspace_fixed")
-
-
-def _profile_data(profile: Profile, names: tuple[str, ...]) -> dict[str, Any]:
-    source = profile.provenance
-    return {
-        "device": profile.device,
-        "micro_batch": profile.micro_batch,
-        "provenance": {"how": source.how, "source": source.source}
-        | lean(when=source.when, versions=Row(source.versions)),
-        "costs": {name: _cost_data(cost) for name, cost in zip(names, profile.costs, strict=True)},
-    }
-
-
-def _cost_data(cost: LayerCost) -> Row:
-    times = {
-        field: written_time(getattr(cost, field))
-        for field in ("forward", "backward", "input_gradient", "weight_gradient")
-    }
-    row = Row(**times, saved=written_bytes(cost.saved), output=written_bytes(cost.output))
-    if cost.workspace:
-        row["workspace"] = written_bytes(cost.workspace)
-    if cost.update:
-        row["update"] = written_time(cost.update)
-    return row

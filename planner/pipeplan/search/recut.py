@@ -11,11 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipeplan.core.cluster import DeviceKind, StageDevices
 from pipeplan.core.errors import InputError
+from pipeplan.core.job import Recompute
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import Prices
-from pipeplan.costs.slices import cut, tokens_of
+from pipeplan.costs.slices import cut, slice_of
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.report import Limits
@@ -45,7 +47,7 @@ def recut(model: Model, space: Space, found: EvaluatedPlan) -> tuple[Space, Eval
     chain = found.candidate.chain
     if chain.slices == 1 or chain.split is not None or not found.candidate.objective.simulated:
         return None
-    tokens = tokens_of(model)
+    tokens = model.tokens
     unit = next(each for each in range(1, tokens + 1) if tokens % each == 0 and tokens // each <= UNITS)
     times = _times(model, space, found, tokens, unit)
     many = -(-found.candidate.micro_batches // max(found.candidate.replicas))
@@ -73,39 +75,36 @@ def _times(model: Model, space: Space, found: EvaluatedPlan, tokens: int, unit: 
     times = np.full((n + 1, n + 1), UNLIMITED, np.int64)
     for length in range(1, min(n, LONGEST * -(-n // chain.slices)) + 1):
         ends = np.arange(length, n + 1)
-        at = _of_length(model, space, found, length * unit, tokens)
+        at = _of_length(model, space, found, length * unit)
         if at is not None:
             times[ends, ends - length] = np.max([first + step * unit * (ends - length) for first, step in at], axis=0)
     return times
 
 
-def _of_length(
-    model: Model, space: Space, found: EvaluatedPlan, length: int, tokens: int
-) -> list[tuple[int, float]] | None:
+def _of_length(model: Model, space: Space, found: EvaluatedPlan, length: int) -> list[tuple[int, float]] | None:
     """Return for each stage the time of a first slice of so many tokens, and what each token before it adds.
 
-    None if the model has no costs for that length.
+    Attention, a part w of the average time t, takes w (2 j + l) / T behind j of T tokens. None if the model has no
+    costs for that length.
     """
-    rest = tokens - length
+    candidate, again = found.candidate, found.candidate.recompute(found.boundaries)
+    prices = Prices(slice_of(model, length), space.cluster, space.job)
+    full, rows = space.job.recompute is Recompute.FULL, []
     try:
-        first = _stage_times(model, space, found, [length, rest] if rest else [length])[:, 0]
-        last = _stage_times(model, space, found, [rest, length])[:, 1] if rest else first
+        known = {kind.name: prices.costs(kind, candidate.chain.micro_batch) for kind in _kinds(candidate.chain.groups)}
     except InputError:
         return None
-    return [(int(one), float(other - one) / max(rest, 1)) for one, other in zip(first, last, strict=True)]
+    for kind, (a, b), repeated in zip(_kinds(candidate.chain.groups), pairwise(found.boundaries), again, strict=True):
+        first, step = 0.0, 0.0
+        for i in range(a, b):
+            cost, (forward, backward, *_) = known[kind.name].costs[i], known[kind.name].shares[i]
+            forwards = cost.forward * (1 + (full or i in repeated))
+            looks = forwards * float(forward) + cost.backward * float(backward)
+            first += forwards + cost.backward - looks * (1 - length / model.tokens)
+            step += 2 * looks / model.tokens
+        rows.append((int(first), step))
+    return rows
 
 
-def _stage_times(model: Model, space: Space, found: EvaluatedPlan, lengths: Sequence[int]) -> Array:
-    """Return the time of a forward and a backward of each slice on each stage, shape (stages, slices)."""
-    candidate, again = found.candidate, found.candidate.recompute(found.boundaries)
-    chain = Prices(cut(model, lengths), space.cluster, space.job).chain(
-        candidate.chain.groups, candidate.chain.micro_batch
-    )
-    assert chain.unlike_slices is not None
-    rows = [
-        (forward + backward)[:, a:b].sum(axis=1) + forward[:, list(repeated)].sum(axis=1)
-        for (forward, backward, *_), (a, b), repeated in zip(
-            chain.unlike_slices, pairwise(found.boundaries), again, strict=True
-        )
-    ]
-    return np.stack(rows)
+def _kinds(groups: StageDevices) -> list[DeviceKind]:
+    return [group[0].kind for group in groups]

@@ -1,5 +1,6 @@
 """Prices of token slices: attention of slice k has (2 k + 1) / S² of the sequence, all else 1 / S."""
 
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -7,10 +8,11 @@ import pytest
 
 from helpers.sliced_models import sliced_chain, token_operators, unit_cluster
 from pipeplan import load_cluster, load_model
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.layers import Layer, LayerCost, Work
-from pipeplan.core.model import Model
+from pipeplan.core.model import Model, Provenance, SliceProfile
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Weight
 from pipeplan.core.schedule import Kind
 from pipeplan.costs.assembly import assemble
@@ -96,3 +98,69 @@ def test_contradictions_are_refused() -> None:
             Job(4, slices=(1, 4), **options)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="1f1b-slices or terapipe"):
         Space(sliced(sliced_chain(Random(0), 2), 4), unit_cluster(2), Job(1, slices=(4,), schedules=("gpipe",)))
+
+
+def measured_chain(lengths: tuple[int, ...], sizes: tuple[int, ...] = (1, 2)) -> Model:
+    """A chain with slices of these lengths, of which the last takes longer than the first."""
+    model, random = sliced_chain(Random("measured"), 3), Random(f"slices of {lengths}")
+
+    def cost(least: int) -> LayerCost:
+        forward, backward, *rest = (random.randint(least, least + 90) for _ in range(7))
+        return LayerCost(forward, backward, *rest)
+
+    rows = [
+        SliceProfile("unit", size, own, *(tuple(cost(least) for _ in range(3)) for least in (9, 99)), ORIGIN)
+        for own in lengths
+        for size in sizes
+    ]
+    return replace(model, slice_profiles=tuple(rows))
+
+
+ORIGIN = Provenance("measured", "drawn")
+
+
+def test_measured_slices_take_what_was_measured() -> None:
+    """The first and the last, up to rounding, without the time of single operators; bytes are the larger ones."""
+    model, slow = measured_chain((2, 3)), Cluster.uniform(1, DeviceKind("unit", shard_overhead=1000), Link(10**9))
+    for own in model.slice_profiles:
+        count = 12 // own.tokens
+        prices = Prices(sliced(model, count), slow, Job(own.micro_batch, slices=(count,)))
+        chain = prices.chain(((slow.devices[0],),), own.micro_batch)
+        stage = assemble(chain, slow, (0, 3)).stages[0]
+        for name, kind in (("forward", Kind.FORWARD), ("backward", Kind.BACKWARD)):
+            for place, ends in ((0, own.first), (count - 1, own.last)):
+                wanted = sum(getattr(cost, name) for cost in ends)
+                assert stage.duration(kind, place) == pytest.approx(wanted, abs=3 * count)
+        rows = zip(own.first, own.last, strict=True)
+        assert chain.workspace[0].tolist() == [max(a.workspace, b.workspace) for a, b in rows]
+
+
+def test_between_measured_lengths_and_beyond_them() -> None:
+    """What slices take more than shares of sequences is on a line between lengths, and stays beyond them."""
+    model = measured_chain((2, 4))
+    plain = replace(model, slice_profiles=())
+
+    def more(tokens: int) -> list[int]:
+        own, bare = sliced(model, 12 // tokens).slicing, sliced(plain, 12 // tokens)
+        assert own is not None
+        return [a.forward - b.forward for a, b in zip(own.measured[0].costs, bare.profiles[0].costs, strict=True)]
+
+    assert more(1) == more(2) and more(4) == more(6)
+    assert all(abs(2 * now - a - b) <= 1 for now, a, b in zip(more(3), more(2), more(4), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sizes", "words"),
+    [
+        ((12,), (1, 2), "no part of a sequence of 12 tokens"),
+        ((3,), (1, 2, 4), "beside no profile of whole sequences there at that micro-batch"),
+        ((3,), (1,), "the same lengths once at each of its profiles' micro-batches .1, 2."),
+        ((3, 3), (1, 2), "the same lengths once"),
+    ],
+)
+def test_measured_slices_that_do_not_belong_to_a_model_are_refused(
+    lengths: tuple[int, ...], sizes: tuple[int, ...], words: str
+) -> None:
+    """As long as the sequence, without a profile beside them, of unlike lengths, twice."""
+    with pytest.raises(InputError, match=words):
+        measured_chain(lengths, sizes)

@@ -232,14 +232,16 @@ class MeshLayers:
 
     def _call(self, name: str, layer: nn.Module, uses: Mapping[str, Use], *tensors: Tensor) -> tuple[Tensor, ...]:
         run, strategies = self._layer(name, layer.training), self._strategies[name]
-        buffers = dict(layer.named_buffers(remove_duplicate=False))
         before, after = (
             (one if one != own else ()) for one, own in zip(_ends(strategies), _ends(run.strategies), strict=True)
         )
         given, parameters = entered(tensors, before, self._axes), self._used(layer, uses)
-        with torch.autocast(tensors[0].device.type, enabled=False):  # casts are among the calls
-            made = run(parameters, buffers, *given, queue=getattr(layer, QUEUE))
-        return left(made, after, self._axes)
+        return left(_run(run, parameters, layer, given, getattr(layer, QUEUE)), after, self._axes)
+
+    def called(self, name: str, layer: nn.Module, queue: WeightQueue, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Call a layer of a process alone, which stays as it is; weight gradients wait in an open queue."""
+        parameters = dict(layer.named_parameters(remove_duplicate=False))
+        return tuple(_run(self._layer(name, layer.training), parameters, layer, tensors, queue))
 
     def _call_whole(
         self, name: str, layer: nn.Module, uses: Mapping[str, Use], run: Callable[..., Any], *tensors: Tensor
@@ -271,6 +273,14 @@ class MeshLayers:
         """Return the layer whose loss is split, in the mode in which it was called last."""
         assert self._last is not None
         return self._layer(self._head, self._last.training, targets)
+
+
+def _run(
+    run: MeshLayer, parameters: Mapping[str, Tensor], layer: nn.Module, given: Sequence[Tensor], queue: WeightQueue
+) -> list[Tensor]:
+    buffers = dict(layer.named_buffers(remove_duplicate=False))
+    with torch.autocast(given[0].device.type, enabled=False):  # casts are among the calls
+        return run(parameters, buffers, *given, queue=queue)
 
 
 def runs_whole(strategies: LayerStrategies) -> bool:

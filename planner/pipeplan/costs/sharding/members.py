@@ -235,4 +235,4 @@ def device_model(model: Model, profiles: Sequence[Profile], kept: Sequence[int],
     )
     ties = (replace(tie, parameters=size) for tie, size in zip(model.ties, shared, strict=True))
     kept_ties = tuple(tie for tie in ties if tie.parameters or tie.frozen)
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=kept_ties, operators={})
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=kept_ties, operators={}, slice_profiles=())

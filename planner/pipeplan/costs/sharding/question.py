@@ -234,7 +234,9 @@ def _mixed(every: Mapping[int, Teams], ways: Mapping[Split, Model], sizes: tuple
             known = [profile for profile in ways[split].profiles if profile.device == kind.name]
             profiles += [replace(profile, device=name) for profile in known]
             parts[name] = tuple(layer.parameters for layer in ways[split].layers)
-    model = replace(whole, layers=layers, profiles=tuple(profiles), ties=(), operators={}, parts=parts)
+    model = replace(
+        whole, layers=layers, profiles=tuple(profiles), ties=(), operators={}, parts=parts, slice_profiles=()
+    )
     return replace(bare, model=model)
 
 

@@ -320,7 +320,7 @@ class _Follower:
         """Return what attention reads, and how heads may be divided."""
         query, key, value = call.given[:3]
         sizes = (self._each(bytes_of((query,))), self._each(bytes_of((key, value))))
-        masked = any(hides_later(each, self._record.calls) for each in call.given[3:])
+        masked = any(hides_later(each, self._record.calls, self._record.inputs) for each in call.given[3:])
         return Attention(*sizes, gcd(query.shape[1], key.shape[1]), is_causal(call), masked)
 
     def _joins(self, name: str, loop: str, readings: Sequence[tuple[Source, Reading]], found: Alignment) -> bool:

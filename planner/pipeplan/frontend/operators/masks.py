@@ -1,4 +1,4 @@
-"""Values of recorded constants, to see whether a mask of attention hides all later tokens."""
+"""Values of recorded constants and padding, to see whether a mask of attention hides all later tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +14,16 @@ _NEW = ("new_ones", "new_zeros", "new_full", "zeros_like", "ones_like", "full_li
 """Operations that read no more than a tensor's shape and type."""
 
 
-def hides_later(mask: Tensor, calls: Sequence[Call]) -> bool:
+def hides_later(mask: Tensor, calls: Sequence[Call], inputs: Sequence[Tensor] = ()) -> bool:
     """Return whether a recorded mask is known to hide, for each query, all keys behind its own place.
 
-    It is known if calls make it of nothing but numbers: not of inputs, weights or buffers.
+    It is known if calls make it of nothing but numbers, and of whole numbers and bits among the inputs: of these where
+    all are 1, which is padding that hides nothing. Not of other inputs, weights or buffers. A run looks at each mask.
     """
     if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.numel() > MOST:
         return False
-    found = _value(mask, {id(made): call for call in calls for made in call.made}, {})
+    ones = {id(each): torch.ones(each.shape, dtype=each.dtype) for each in inputs if not each.is_floating_point()}
+    found = _value(mask, {id(made): call for call in calls for made in call.made}, ones)
     if found is None:
         return False
     hidden = found <= torch.finfo(found.dtype).min if found.is_floating_point() else ~found.bool()
@@ -30,11 +32,11 @@ def hides_later(mask: Tensor, calls: Sequence[Call]) -> bool:
 
 def _value(tensor: Tensor, makers: Mapping[int, Call], known: dict[int, Tensor]) -> Tensor | None:
     """Return the value of a recorded tensor; None if it is not known."""
+    if id(tensor) in known:
+        return known[id(tensor)]
     call = makers.get(id(tensor))
     if call is None or call.operation._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.operation.tags:
         return None
-    if id(tensor) in known:
-        return known[id(tensor)]
     values: dict[int, Tensor] = {}
     for given in call.given:
         by_shape = call.name in _NEW

@@ -123,7 +123,7 @@ def _ignore(_number: int) -> None:
 
 @dataclass(frozen=True)
 class Segment:
-    """Layers in memory, and their inputs, at each micro-batch size.
+    """Layers in memory, and their inputs, at each micro-batch size, or for each slice of sequences.
 
     A captured graph holds for one size only; its layers share the same parameters at every size. ``elsewhere`` names,
     for each layer, the parameters that count with an earlier one.
@@ -151,9 +151,9 @@ def measure(
     warmup: int,
     optimizer: str,
     crowd: int,
-    tick: Callable[[str], None],
+    tick: Callable[[int, str], None],
 ) -> Measured:
-    """Measure the costs of the segment's layers at every size.
+    """Measure the costs of the segment's layers at every size. ``tick`` is called with a size and what was done.
 
     Times are medians over ``repeats`` rounds. Each round runs every size once, so that drift affects all sizes equally.
     Gradients exist from the first round on: backward adds to them, as in every micro-batch of a step except the first.
@@ -168,7 +168,7 @@ def measure(
                     for number, value in enumerate(row):
                         if round_number >= warmup:
                             times[size, what, number].append(value)
-                tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
+                tick(size, f"round {round_number + 1} of {warmup + repeats}")
         updates = update_times(segment.layers[largest], segment.elsewhere, optimizer, clock, repeats, warmup)
     # bytes are measured after all timed rounds, in passes of their own
     held = {size: saved_bytes(segment.layers[size], segment.feeds[size]) for size in sizes}

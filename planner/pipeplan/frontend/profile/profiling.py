@@ -30,7 +30,7 @@ from pipeplan.frontend.workload import Workload, load_workload
 DEVICES = ("cpu", "cuda", "meta")
 HOW = (
     *("micro_batches", "repeats", "warmup", "optimizer", "device", "device_name", "threads", "crowd", "name", "group"),
-    *("front_end", "precision"),
+    *("front_end", "precision", "slices"),
 )
 """Settings of a measurement that `profile_workload` takes too."""
 
@@ -54,6 +54,7 @@ def profile(
     group: Sequence[str] = (),
     front_end: Literal["auto", "chain", "graph"] = "auto",
     precision: Literal["bf16", "fp16"] | None = None,
+    slices: Sequence[int] = (),
     on_progress: Callable[[str], None] | None = None,
     on_refusal: Callable[[str], None] | None = None,
 ) -> Model:
@@ -111,6 +112,8 @@ def profile(
         captures. ``'auto'``: the chain if the module is one, otherwise the graph.
     precision : {'bf16', 'fp16'}, optional
         Measure forward and loss under autocast, as ``Pipeline(..., precision=)`` runs them.
+    slices : sequence of int
+        Also measure the first and the last of so many equal token slices of each sequence, as a pipeline runs them.
     on_progress : callable, optional
         Called with a line of text as the measurement goes on.
     on_refusal : callable, optional
@@ -167,6 +170,7 @@ def profile(
         group=names(group, "group"),
         front_end=front_end,
         precision=precision,
+        slices=numbers(slices, "slices", "slices (token slices of a sequence)", 1, MOST_SAMPLES),
     )
     refused: list[str] = []
 
@@ -213,7 +217,7 @@ def profile_workload(
         plans of the workload.
     **how
         Any of `pipeplan.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
-        ``device_name``, ``threads``, ``crowd``, ``name``, ``group``, ``front_end`` and ``precision``.
+        ``device_name``, ``threads``, ``crowd``, ``name``, ``group``, ``front_end``, ``precision`` and ``slices``.
 
     Raises
     ------

@@ -1,11 +1,10 @@
 """Profile of a module: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from pipeplan.core.machine import cpu_name
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Work
 from pipeplan.core.options import MOST_WORKERS
 from pipeplan.core.wording import some
-from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
@@ -29,11 +28,11 @@ from pipeplan.frontend.parameters import bytes_of, find_ties, own_parameters, sh
 from pipeplan.frontend.profile.allocator import allocator_here
 from pipeplan.frontend.profile.blank_pass import BlankPass, with_workspaces
 from pipeplan.frontend.profile.checks import changed_by_micro_batches, check_gradients
-from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
-from pipeplan.frontend.profile.measure import Measured, Segment, measure
-from pipeplan.frontend.profile.meter import clock_for
-from pipeplan.frontend.profile.passes import Feed, Loss, autocast
-from pipeplan.frontend.profile.saved import PassedTensors
+from pipeplan.frontend.profile.feed import batch_of, is_on, preserved
+from pipeplan.frontend.profile.measure import Segment
+from pipeplan.frontend.profile.passes import Loss, autocast
+from pipeplan.frontend.profile.segments import MeasuredPass, measured_costs
+from pipeplan.frontend.profile.slices import slice_passes, with_slices
 from pipeplan.frontend.profile.work import without_values, work_of
 from pipeplan.frontend.runnable import refusals
 
@@ -83,6 +82,7 @@ class Request:
     group: tuple[str, ...]
     front_end: FrontEnd = "auto"
     precision: str | None = None
+    slices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.micro_batches:
@@ -100,6 +100,8 @@ class Request:
             raise InputError(
                 f"on meta nothing is measured, and sizes are those of one sample; give one of {self.micro_batches}"
             )
+        if self.device == "meta" and self.slices:
+            raise InputError("on meta nothing is measured, slices neither; measure them on cpu or cuda")
         if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
             raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -157,7 +159,16 @@ def _profile(
     if whole:
         check_gradients(module, sequence, *batches[smallest], request.loss)
     elsewhere = _counted_elsewhere(module, sequence)
-    costs, work, given = _measured(sequences, batches, device, whole, elsewhere, request, on_progress)
+    parts = {
+        size: MeasuredPass(f"{size} samples", sequences[size], inputs, wanted, _loss(request.loss, sequences[size]))
+        for size, (inputs, wanted) in batches.items()
+    }
+    slices = slice_passes(module, parts, device, request) if request.slices else []
+    counted: list[tuple[Work, tuple[torch.Tensor, ...]]] = []
+    costs = measured_costs(
+        parts, device, whole, elsewhere, request, on_progress, lambda own: counted.extend(work_of(own, smallest))
+    )
+    work, given = [own for own, _ in counted], [shapes for _, shapes in counted]
     operators = find_operators(
         module,
         sequence,
@@ -173,81 +184,8 @@ def _profile(
     work = _workspaces(work, costs[smallest], sequence, batches[smallest], operators, request)
     notes = (f"update: one step of {request.optimizer}",)
     profiles = tuple(Profile(kind, size, costs[size], origin) for size in costs)
-    return _model(module, sequence, work, operators, profiles, notes, request)
-
-
-def _measured(
-    sequences: Mapping[int, LayerSequence],
-    batches: Mapping[int, tuple[Any, Any]],
-    device: torch.device,
-    whole: bool,
-    elsewhere: Sequence[frozenset[str]],
-    request: Request,
-    on_progress: OnProgress,
-) -> tuple[dict[int, tuple[LayerCost, ...]], list[Work], list[tuple[torch.Tensor, ...]]]:
-    """Measure all layers at once, or each alone; return their costs at every size, their work, and their inputs.
-
-    Inputs have no values.
-    """
-    smallest = min(batches)
-    names = sequences[smallest].names
-    segments = [range(len(names))] if whole else [range(n, n + 1) for n in range(len(names))]
-    total, done = len(segments) * len(batches) * (request.repeats + request.warmup), count(1)
-    clock = clock_for(device, request.threads)
-    flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}  # inputs of the next segment
-    joints = {size: PassedTensors(given) for size, given in flowing.items()}
-    parts: list[Measured] = []
-    work: list[Work] = []
-    given: list[tuple[torch.Tensor, ...]] = []
-    for numbers in segments:
-        text = "all layers" if whole else names[numbers[0]]
-
-        def tick(detail: str, text: str = text) -> None:
-            on_progress(f"{next(done)}/{total}  {text}: {detail}")
-
-        segment = _segment(numbers, sequences, flowing, batches, elsewhere, request)
-        with on_device(nn.ModuleList(layer for layers in segment.layers.values() for layer in layers), device):
-            measured = measure(
-                segment,
-                clock=clock,
-                device=device,
-                repeats=request.repeats,
-                warmup=request.warmup,
-                optimizer=request.optimizer,
-                crowd=request.crowd,
-                tick=tick,
-            )
-            counted = work_of(segment, smallest)
-        work += [each for each, _ in counted]
-        given += [shapes for _, shapes in counted]
-        for size, held in measured.bytes.items():
-            joints[size].follow(held)
-            flowing[size] = held.outputs
-        parts.append(measured)
-    return {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}, work, given
-
-
-def _segment(
-    numbers: range,
-    sequences: Mapping[int, LayerSequence],
-    flowing: Mapping[int, tuple[torch.Tensor, ...]],
-    batches: Mapping[int, tuple[Any, Any]],
-    elsewhere: Sequence[frozenset[str]],
-    request: Request,
-) -> Segment:
-    """The layers of these numbers at every size, and what flows into them; the last one has the loss."""
-    feeds = {
-        size: Feed(
-            inputs,
-            tuple(tensor.requires_grad for tensor in inputs),
-            _loss(request.loss, sequences[size]) if numbers[-1] == len(sequences[size].names) - 1 else None,
-            batches[size][1],
-            request.precision,
-        )
-        for size, inputs in flowing.items()
-    }
-    layers = {size: tuple(sequences[size].layers[n] for n in numbers) for size in batches}
-    return Segment(layers, feeds, tuple(elsewhere[n] for n in numbers))
+    model = _model(module, sequence, work, operators, profiles, notes, request)
+    return with_slices(model, slices, device, whole, request, on_progress) if slices else model
 
 
 def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request, on_refusal: OnRefusal) -> Model:

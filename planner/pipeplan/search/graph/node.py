@@ -32,7 +32,8 @@ def reordered(model: Model, stages: Sequence[Sequence[int]]) -> tuple[Model, tup
     for stage in stages:
         boundaries.append(boundaries[-1] + len(stage))
     profiles = tuple(replace(p, costs=tuple(p.costs[i] for i in order)) for p in model.profiles)
-    return replace(model, layers=tuple(model.layers[i] for i in order), profiles=profiles), tuple(boundaries)
+    layers = tuple(model.layers[i] for i in order)
+    return replace(model, layers=layers, profiles=profiles, slice_profiles=()), tuple(boundaries)
 
 
 def applies(space: Space) -> bool:
