@@ -1,25 +1,33 @@
-"""Predicted beside measured steps of sequences in token slices, with and without measured slices (`profile --slices`).
+"""Predicted beside measured paths of sequences in token slices, with and without measured slices (`profile --slices`).
 
-A decoder with one long sequence in two stages on two processes, `terapipe`, whole and in slices, in turn. The partition
-is the best one by measured slices; ``derived`` is its step as whole sequences alone predict it.
+A decoder with one long sequence in two stages on two processes, `terapipe`, whole and in slices, in turn. Partitions
+are the best ones by measured slices; ``derived`` is what profiles of whole sequences alone predict of them. Like
+profiles, all is processor time: the longest path through lists and messages, from the median of each action.
 """
 
-from dataclasses import dataclass, field, replace
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
+
+import torch
+import torch.distributed as dist
+from benchmarks.short_slices import longest
 
 from pipeplan import judge
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Action
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.solve import solve
-from pipeplan_executor import describe_machine, run
-from pipeplan_executor.train.report import predicted_peak
+from pipeplan_executor import Pipeline, describe_machine, launch
+from pipeplan_executor.runtime import recorder
 from pipeplan_executor.zoo import decoder
 
 PROCESSES, TOKENS, SLICES = 2, 2048, (1, 2, 4, 8, 16)
-BLOCKS, ROUNDS, STEPS, REPEATS, WARMUP = 4, 2, 4, 3, 1
+BLOCKS, ROUNDS, REPEATS, WARMUP = 4, 3, 3, 1
 
 build = partial(decoder, blocks=BLOCKS, width=256, heads=4, vocabulary=512, length=TOKENS, hidden=1024)
 """The workload."""
@@ -27,19 +35,17 @@ build = partial(decoder, blocks=BLOCKS, width=256, heads=4, vocabulary=512, leng
 
 @dataclass
 class Row:
-    """A plan, what whole sequences predict of it, and what was measured."""
+    """A plan, and its longest path as measured slices and as whole sequences predict it."""
 
     plan: Plan
-    derived: int
-    times: list[int] = field(default_factory=list)
-    peaks: list[tuple[int, ...]] = field(default_factory=list)
+    predicted: float
+    derived: float
 
 
 def main() -> None:
     """Print a table."""
     rows = planned(profiled(), describe_machine(PROCESSES))
-    measure(rows)
-    show(rows)
+    show(rows, launch(measured, PROCESSES, {count: row.plan for count, row in rows.items()}, device="cpu"))
 
 
 def profiled() -> Model:
@@ -51,8 +57,8 @@ def profiled() -> Model:
         slices=slices,
         repeats=REPEATS,
         warmup=WARMUP,
-        optimizer="adam",
         crowd=PROCESSES,
+        optimizer="adam",
         name="decoder",
     )
 
@@ -84,31 +90,46 @@ def planned(model: Model, cluster: Cluster) -> dict[int, Row]:
             optimizer="adam",
             time_limit=1.0,
         )
-        rows[count] = Row(plan, written.plan.step_time)
+        rows[count] = Row(plan, path(plan), path(written.plan))
     return rows
 
 
-def measure(rows: dict[int, Row]) -> None:
-    """Run all plans in turn."""
-    for _ in range(ROUNDS):
-        for row in rows.values():
-            report = run(row.plan, build, steps=STEPS, device="cpu")
-            row.times += report.step_times
-            row.peaks.append(report.peaks)
+def path(plan: Plan) -> float:
+    """Milliseconds of the longest path of a plan's forwards and backwards as it predicts them."""
+    actions = (each for each in plan.schedule.actions() if each.kind.per_micro_batch)
+    stages = plan.pipeline.stages
+    times = {each: stages[each.stage].duration(each.kind, each.slice) / 1e6 for each in actions}
+    return longest(plan.schedule, times)
 
 
-def show(rows: dict[int, Row]) -> None:
+def measured(plans: dict[int, Plan]) -> dict[int, float]:
+    """Run all plans in turn, on every rank; return milliseconds of the longest path of each."""
+    torch.set_num_threads(1)
+    recorder.now = time.thread_time_ns
+    pipelines = {count: Pipeline(plan, build) for count, plan in plans.items()}
+    inputs, targets = build().draw(1, torch.Generator().manual_seed(0))
+    spans: dict[int, dict[Action, list[float]]] = {count: defaultdict(list) for count in plans}
+    for number in range(WARMUP + ROUNDS):
+        for count, pipeline in pipelines.items():
+            pipeline.recorder.clear()
+            pipeline.compute(inputs, targets, update=False)
+            for action, begin, end in pipeline.recorder.spans if number >= WARMUP else ():
+                spans[count][action].append((end - begin) / 1e6)
+    own = {count: {action: median(took) for action, took in rows.items()} for count, rows in spans.items()}
+    everyone = [own] * PROCESSES
+    dist.all_gather_object(everyone, own)
+    every = {count: {a: took for each in everyone for a, took in each[count].items()} for count in plans}
+    kept = {count: {a: took for a, took in row.items() if a.kind.per_micro_batch} for count, row in every.items()}
+    return {count: longest(plan.schedule, kept[count]) for count, plan in plans.items()}
+
+
+def show(rows: dict[int, Row], took: dict[int, float]) -> None:
     """Print a row for each number of slices."""
-    whole = median(rows[1].times)
-    print("slices |   step  gain | measured slices       | whole sequences    | peaks, measured over predicted")
+    print("slices | path ms  gain | measured slices ms   off | whole sequences ms   off")
     for count, row in rows.items():
-        step = median(row.times)
-        peaks = [
-            median(seen[rank] for seen in row.peaks) / predicted_peak(row.plan, rank) - 1 for rank in range(PROCESSES)
-        ]
+        step = took[count]
         print(
-            f"{count:6} | {step / 1e6:6.0f} {whole / step:5.2f} | {row.plan.step_time / 1e6:6.0f} ms "
-            f"{step / row.plan.step_time - 1:+8.1%}    | {row.derived / 1e6:6.0f} ms {step / row.derived - 1:+8.1%} | "
-            + " ".join(f"{peak:+.1%}" for peak in peaks),
+            f"{count:6} | {step:7.0f} {took[1] / step:5.2f} | {row.predicted:18.0f} {step / row.predicted - 1:+5.0%} | "
+            f"{row.derived:18.0f} {step / row.derived - 1:+5.0%}",
             flush=True,
         )
