@@ -105,11 +105,11 @@ def measured_chain(lengths: tuple[int, ...], sizes: tuple[int, ...] = (1, 2)) ->
     model, random = sliced_chain(Random("measured"), 3), Random(f"slices of {lengths}")
 
     def cost(least: int) -> LayerCost:
-        forward, backward, *rest = (random.randint(least, least + 90) for _ in range(7))
+        forward, backward, *rest = (random.randint(least, least + 99) for _ in range(7))
         return LayerCost(forward, backward, *rest)
 
     rows = [
-        SliceProfile("unit", size, own, *(tuple(cost(least) for _ in range(3)) for least in (9, 99)), ORIGIN)
+        SliceProfile("unit", size, own, *(tuple(cost(least) for _ in range(3)) for least in (1000, 1100)), ORIGIN)
         for own in lengths
         for size in sizes
     ]
