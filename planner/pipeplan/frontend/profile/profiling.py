@@ -143,7 +143,8 @@ def profile(
     """
     from torch import nn
 
-    from pipeplan.frontend.profile.run import Request, run
+    from pipeplan.frontend.profile.request import Request
+    from pipeplan.frontend.profile.run import run
 
     _check_callbacks(on_progress=on_progress, on_refusal=on_refusal, loss=loss, weight=weight)
     known(device, "device", DEVICES)

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -11,16 +11,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from pipeplan.core.choices import known
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import MOST_SAMPLES, whole
-from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.machine import cpu_name
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Work
-from pipeplan.core.options import MOST_WORKERS
 from pipeplan.core.wording import some
 from pipeplan.frontend.batch import Batch
-from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
+from pipeplan.frontend.capture.front_ends import capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.operators.find import FoundOperators, find_operators
@@ -31,6 +27,7 @@ from pipeplan.frontend.profile.checks import changed_by_micro_batches, check_gra
 from pipeplan.frontend.profile.feed import batch_of, is_on, preserved
 from pipeplan.frontend.profile.measure import Segment
 from pipeplan.frontend.profile.passes import Loss, autocast
+from pipeplan.frontend.profile.request import Request
 from pipeplan.frontend.profile.segments import MeasuredPass, measured_costs
 from pipeplan.frontend.profile.slices import slice_passes, with_slices
 from pipeplan.frontend.profile.work import without_values, work_of
@@ -62,50 +59,6 @@ OnProgress = Callable[[str], None]
 
 OnRefusal = Callable[[str], None]
 """Called with each reason why ``pipeplan run`` would refuse plans of the module."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """Settings of a measurement; the fields are the arguments of `pipeplan.profile`."""
-
-    micro_batches: tuple[int, ...]
-    repeats: int
-    warmup: int
-    optimizer: str
-    device: str
-    device_name: str | None
-    threads: int
-    crowd: int
-    name: str | None
-    loss: Loss | None
-    weight: Callable[[Any], float] | None
-    group: tuple[str, ...]
-    front_end: FrontEnd = "auto"
-    precision: str | None = None
-    slices: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.micro_batches:
-            raise InputError("micro_batches must be sizes of at least one sample, and none is given")
-        for size in self.micro_batches:
-            whole(size, "micro_batches (sizes of at least one sample)", 1, MOST_SAMPLES)
-        whole(self.threads, "threads", 1, MOST_WORKERS)
-        whole(self.crowd, "crowd (workers that are busy at once)", 0, MOST_WORKERS)
-        whole(self.repeats, "repeats", 1)
-        whole(self.warmup, "warm-ups")
-        known(self.optimizer, "optimizer", OPTIMIZER_STATE)
-        autocast(self.precision, torch.device("cpu"))
-        known(self.device, "device", ("cpu", "cuda", "meta"))
-        if self.device == "meta" and len(set(self.micro_batches)) > 1:
-            raise InputError(
-                f"on meta nothing is measured, and sizes are those of one sample; give one of {self.micro_batches}"
-            )
-        if self.device == "meta" and self.slices:
-            raise InputError("on meta nothing is measured, slices neither; measure them on cpu or cuda")
-        if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
-            raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("no CUDA device is available; measure on cpu, or use a catalogued device's estimate")
 
 
 def run(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,10 +15,8 @@ from pipeplan.frontend.profile.feed import on_device
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss
+from pipeplan.frontend.profile.request import Request
 from pipeplan.frontend.profile.saved import PassedTensors
-
-if TYPE_CHECKING:
-    from pipeplan.frontend.profile.run import Request
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def measured_costs(
     device: torch.device,
     whole: bool,
     elsewhere: Sequence[Set[str]],
-    request: "Request",
+    request: Request,
     on_progress: Callable[[str], None],
     see: Callable[[Segment], None] = lambda _: None,
 ) -> dict[int, tuple[LayerCost, ...]]:

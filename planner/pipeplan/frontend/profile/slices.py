@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -27,10 +27,8 @@ from pipeplan.frontend.capture.flow import trace
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.find import find_operators
 from pipeplan.frontend.profile.passes import Loss, autocast
+from pipeplan.frontend.profile.request import Request
 from pipeplan.frontend.profile.segments import MeasuredPass, measured_costs
-
-if TYPE_CHECKING:
-    from pipeplan.frontend.profile.run import Request
 
 GROUP = "pipeplan.slices"
 
@@ -88,7 +86,7 @@ class SlicePass:
 
 
 def slice_passes(
-    module: nn.Module, passes: Mapping[int, MeasuredPass], device: torch.device, request: "Request"
+    module: nn.Module, passes: Mapping[int, MeasuredPass], device: torch.device, request: Request
 ) -> list[SlicePass]:
     """Return passes of the first and the last of each number of equal slices, for each micro-batch size.
 
@@ -128,7 +126,7 @@ def with_slices(
     slices: Sequence[SlicePass],
     device: torch.device,
     whole: bool,
-    request: "Request",
+    request: Request,
     on_progress: Callable[[str], None],
 ) -> Model:
     """Return the model with these slices measured."""
