@@ -186,6 +186,8 @@ def test_a_ring_takes_its_closed_form(ranks: int) -> None:
     """2 (r − 1) rounds of 1/r of the bytes, each as long as its packets, one more of them, and two links; no drops."""
     leaf = Fabric(1, ranks, 1, rate=10**9, delay=500, packet=1000, thresholds=(1000,))
     messages = workloads.ring(range(ranks), Message(0, 0, 60_000 * ranks), 0)
+    half = ranks * (ranks - 1)
+    assert [message.gradients for message in messages] == [True] * half + [False] * half
     outcome = simulate(leaf, messages, FAST)
     assert outcome.dropped == [0]
     assert max(outcome.done) == 2 * (ranks - 1) * (61_000 + 2 * 500)
