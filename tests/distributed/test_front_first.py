@@ -62,7 +62,7 @@ def test_chunks_leave_in_one_order_and_updates_wait_for_the_next_step(ranks: Cal
     (left, waiting, behind, rate), other = ranks(2)["front first, order"]
     assert (left, waiting) == other[:2]
     assert waiting and not behind
-    assert rate == other[3] == 0.01 / 3
+    assert rate == other[3] == pytest.approx(0.01 / 3)
     ranges = sorted(each for each in left if each[0] < each[1])
     assert ranges[0][0] == 0 and all(a[1] == b[0] for a, b in pairwise(ranges))
     assert [each for each in left if each[0] < each[1]] != ranges[::-1], "the order of the plan is not the buckets'"
