@@ -27,7 +27,7 @@ FRONT = {"objective": "period", "optimizer": "sgd", "front_first": True, "worker
 def long_end() -> Model:
     """Four equal layers of which the last has nearly all parameters."""
     parameters = [50_000, 50_000, 50_000, 800_000]
-    return model_of([200_000] * 4, parameters=parameters, update=[100] * 4, sizes=(1, 2, 4))
+    return model_of([200_000] * 4, parameters=parameters, update=[20_000] * 4, sizes=(1, 2, 4))
 
 
 @lru_cache
@@ -102,6 +102,7 @@ def test_what_front_layers_overtake_gains_and_is_saved(tmp_path: Path) -> None:
     assert front is not None and front.plan is not None and front.plan.value < 0.9 * result.value
     assert result.fastest is front.plan
     assert front.plan.priority[0].binding == ("l3",)
+    assert front.plan.value == period_of(front.plan, long_end())
     assert [price.layer for price in front.prices][-1] == "l3"
     assert "a MB more of a layer costs a step:" in " ".join(str(result).split())
     found = result.as_json()["front_first"]
