@@ -10,6 +10,7 @@ import pytest
 from helpers.sliced_models import sliced_chain, token_operators, unit_cluster
 from pipeplan import Plan, compare, judge, load_cluster, load_model
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Overlap
+from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.layers import Layer, LayerCost
 from pipeplan.core.model import Model, Profile
@@ -137,6 +138,23 @@ def test_a_hand_written_plan_with_slices_is_judged() -> None:
     space = Space(sliced(model, 3), cluster, Job(2, slices=(3,), optimizer="sgd"))
     terapipe = space.candidates(((cluster.devices[0],), (cluster.devices[1],)), 1)[1]
     assert evaluate(cluster, terapipe, (0, 2, 4)).value == judgement.value
+
+
+def test_split_backwards_need_times_of_their_parts() -> None:
+    """Refused with the layer if a profile lacks them, and in a long run; the answer without them names the option."""
+    model, cluster = equal_stages(2), unit_cluster(2)
+    asked = {"batch": 1, "slices": (3,), "optimizer": "sgd"}
+    whole = replace(model.profiles[0].costs[1], input_gradient=0, weight_gradient=0)
+    profile = replace(model.profiles[0], costs=(model.profiles[0].costs[0], whole))
+    with pytest.raises(InputError, match=r"no times of the two parts of layer 'l1'"):
+        solve(replace(model, profiles=(profile,)), cluster, schedules=("zb-h1-slices",), **asked)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is searched for the least step"):
+        solve(model, cluster, schedules=("zb-h1-slices",), objective="period", **asked)  # type: ignore[arg-type]
+    joined = solve(model, cluster, **asked)  # type: ignore[arg-type]
+    split = solve(model, cluster, schedules=("1f1b-slices", "zb-h1-slices"), **asked)  # type: ignore[arg-type]
+    assert split.plan.schedule.family == "zb-h1-slices" and split.value < joined.value
+    assert "zb-h1-slices" in " ".join(joined.searched.not_searched)
+    assert "zb-h1-slices" not in " ".join(split.searched.not_searched)
 
 
 def equal_stages(layers: int) -> Model:

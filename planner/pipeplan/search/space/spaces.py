@@ -335,8 +335,8 @@ def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
             if profile.device in cluster.kinds and cost.backward and not cost.input_gradient + cost.weight_gradient:
                 raise InputError(
                     f"schedule {named[0]!r} splits backwards, and the profile of {model.name} on {profile.device} has "
-                    f"no times of the input and weight gradients of layer {name!r}; profile it again with its "
-                    "backwards split, or name other schedules"
+                    f"no times of the two parts of layer {name!r}; give it input_gradient and weight_gradient, or name "
+                    "other schedules"
                 )
 
 
