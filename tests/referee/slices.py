@@ -86,10 +86,17 @@ def _unparted(document: Document) -> bool:
     kinds = document["cluster"]["devices"]
     return any(
         cost["backward"] and not cost.get("input_gradient", 0) + cost.get("weight_gradient", 0)
-        for profile in document["model"]["profiles"]
-        for cost in profile["costs"].values()
-        if profile["device"] in kinds
+        for device, cost in _stated(document["model"])
+        if device in kinds
     )
+
+
+def _stated(model: Document) -> Iterator[tuple[str, Document]]:
+    """The costs of all layers in profiles of sequences and of slices, each with the kind of device."""
+    for profile in model["profiles"]:
+        yield from ((profile["device"], cost) for cost in profile["costs"].values())
+    for profile in model.get("slice_profiles", ()):
+        yield from ((profile["device"], cost) for end in ("first", "last") for cost in profile[end].values())
 
 
 def costs_of(question: Question, kind: str, size: int) -> list[Costs]:
@@ -298,12 +305,12 @@ def in_slices(random: Random, document: Document) -> None:
     own = [count for count in job["slices"] if tokens % count == 0]
     if random.random() < 0.95:
         job["slices"] = own or [gcd(tokens, 4)]
-    if max(job["slices"]) > 1:
-        _in_halves(random, document)
     for entry in () if teams else document["cluster"]["devices"].values():
         if random.random() < 0.4:
             entry["shard_overhead"] = random.choice((1, 3, 20, 100))
     model["slice_profiles"] = [*_slices_measured(random, model, tokens)]
+    if max(job["slices"]) > 1:
+        _in_halves(random, document)
 
 
 def _slices_measured(random: Random, model: Document, tokens: int) -> Iterator[Document]:
@@ -330,10 +337,9 @@ def _in_halves(random: Random, document: Document) -> None:
     own, job = Random(f"halves {random.getstate()[1][:3]}"), document["job"]
     if own.random() > 0.3:
         return
-    for profile in document["model"]["profiles"] if own.random() < 0.95 else ():
-        for cost in profile["costs"].values():
-            if cost["backward"] and not cost["input_gradient"] + cost["weight_gradient"]:
-                cost["input_gradient"] = own.randint(1, cost["backward"])
+    for _, cost in _stated(document["model"]) if own.random() < 0.95 else ():
+        if cost["backward"] and not cost["input_gradient"] + cost["weight_gradient"]:
+            cost["input_gradient"] = own.randint(1, cost["backward"])
     if own.random() < 0.95 and job.get("objective") == "period":
         job.pop("objective")
         job.pop("staleness", None)

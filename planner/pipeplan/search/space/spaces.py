@@ -330,11 +330,13 @@ def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
             f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
             f"{job.objective.value!r}"
         )
-    for profile in model.profiles if named else ():
-        for name, cost in zip(model.names, profile.costs, strict=True):
-            if profile.device in cluster.kinds and cost.backward and not cost.input_gradient + cost.weight_gradient:
+    rows = [(profile.device, profile.costs) for profile in model.profiles]
+    rows += [(own.device, costs) for own in model.slice_profiles for costs in (own.first, own.last)]
+    for device, costs in rows if named else ():
+        for name, cost in zip(model.names, costs, strict=True):
+            if device in cluster.kinds and cost.backward and not cost.input_gradient + cost.weight_gradient:
                 raise InputError(
-                    f"schedule {named[0]!r} splits backwards, and the profile of {model.name} on {profile.device} has "
+                    f"schedule {named[0]!r} splits backwards, and the profile of {model.name} on {device} has "
                     f"no times of the two parts of layer {name!r}; give it input_gradient and weight_gradient, or name "
                     "other schedules"
                 )
