@@ -32,8 +32,8 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 Array = NDArray[np.int64]
 Order = tuple[int, ...]
 """The layer of each chunk, in the order in which they leave; the chunks of a layer keep theirs."""
-MOST = Fraction(1, 2)
-"""What may be lost of all gradients is below this share."""
+MOST, OF_A_LAYER = Fraction(1, 2), Fraction(49, 100)
+"""What may be lost of all gradients is below the first share, of one layer no more than the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Sums:
     sizes : array of int, shape (n,), optional
         Bytes of each layer's gradients; needed where something may be lost.
     budget : Fraction
-        Share of all bytes that may be lost, in [0, 1/2). Of one layer at most twice this share may be.
+        Share of all bytes that may be lost, in [0, 1/2). Of one layer at most twice this share may be, or `OF_A_LAYER`.
 
     Raises
     ------
@@ -119,7 +119,7 @@ class Sums:
     @property
     def most(self) -> Fraction:
         """The largest share of one layer that may be lost."""
-        return 2 * self.budget
+        return min(2 * self.budget, OF_A_LAYER)
 
     @property
     def may_lose(self) -> Fraction:

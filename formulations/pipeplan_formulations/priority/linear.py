@@ -3,7 +3,7 @@
     min T                                                         x_l: share of layer l that is lost
     T ≥ r_j + Σ_{l ≤ j} (p_l − s_l x_l) + q_j   for each layer j   (`_programme`: rows, duals λ_j)
     Σ_l b_l x_l ≤ budget · Σ_l b_l                                 (`_programme`: bytes, dual μ)
-    0 ≤ x_l ≤ 2 · budget                                           no layer loses much more than its part
+    0 ≤ x_l ≤ 2 · budget, 0.49                                     no layer loses much more than its part
 
 The duals λ add up to 1. Layer l costs Σ_{j ≥ l} λ_j for each unit that its sum takes longer: of one more MB, so many
 nanoseconds. Any λ gives a bound, which is found exactly in fractions (`_bound`), whatever the solver's accuracy.
