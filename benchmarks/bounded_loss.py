@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from benchmarks.overlapped_reduction import INSIDE, LATENCY_US, LAYERS, RANKS, SAMPLES, Engine, in_turn, slowed
+from benchmarks.overlapped_reduction import INSIDE, LATENCY_US, LAYERS, RANKS, Engine, in_turn, slowed
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,7 +28,7 @@ from pipeplan_executor.calibrate.machine import KIND
 RATES = {0.2: 512, 1.0: 1024}
 """Width of the layers by gigabits per second of the loopback device."""
 BUDGETS = (0.0, 0.1, 0.4)
-ROUNDS, STEPS = 4, 1
+SAMPLES, ROUNDS, STEPS = 128, 5, 1
 OVERLAPPED, TORCH = "plan, overlapped", "torch"
 
 
