@@ -6,6 +6,7 @@ trained on. A rank's own gradients always arrive, so of all gradients a smaller 
 """
 
 from collections.abc import Callable
+from itertools import product
 from statistics import mean
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipeplan_executor.optim.lossy.sums import at_random, energy
 
 PARTS = {"digits": 2, "characters": 4}
 """Part of each batch of `benchmarks.delayed_training` that is taken."""
-RANKS, SEEDS = 4, 3
+RANKS, SEEDS, STEPS = 2, 3, 40
 BUDGETS = (0.1, 0.4)
 BUILDS = {"images": images, "texts": texts}
 
@@ -39,26 +40,24 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Print losses of all ways of training."""
-    print(f"{'':12} {'lost first':28} {'budget':>6} {'lost':>6} {'accuracy':>9} {'loss':>8}  of each seed")
+    print(f"{'':12} {'lost first':28} {'budget':>6} {'lost':>6} {'accuracy':>9} {'loss':>8}  of each seed", flush=True)
     for name in PARTS:
         if DATA[TRIALS[name].build]() is None:
             print(f"{name}: not measured, as scikit-learn is not installed")
             continue
-        for budget in (0.0, *BUDGETS):
-            for way, rows in launch(every_way, RANKS, name, budget, timeout=900, device="cpu").items():
-                lost, right, losses = zip(*rows, strict=True)
-                each = " ".join(f"{one:.4f}" for one in losses)
-                print(
-                    f"{name:12} {way:28} {budget:6.0%} {mean(lost):6.1%} {mean(right):9.4f} {mean(losses):8.4f}  "
-                    f"{each}",
-                    flush=True,
-                )
+        launch(rows, RANKS, name, timeout=900, device="cpu")
 
 
-def every_way(name: str, budget: float) -> dict[str, list[tuple[float, float, float]]]:
-    """Return what `trained` does for each seed, of each way."""
-    ways = WAYS if budget else {"dense": {}}
-    return {way: [trained(name, budget, way, seed) for seed in range(SEEDS)] for way in ways}
+def rows(name: str) -> None:
+    """Train in all ways; the first rank prints them."""
+    for budget, way in [(0.0, "dense"), *product(BUDGETS, WAYS)]:
+        lost, right, losses = zip(*(trained(name, budget, way, seed) for seed in range(SEEDS)), strict=True)
+        if not dist.get_rank():
+            print(
+                f"{name:12} {way:28} {budget:6.0%} {mean(lost):6.1%} {mean(right):9.4f} {mean(losses):8.4f}  "
+                + " ".join(f"{one:.4f}" for one in losses),
+                flush=True,
+            )
 
 
 def trained(name: str, budget: float, way: str, seed: int) -> tuple[float, float, float]:
@@ -73,7 +72,7 @@ def trained(name: str, budget: float, way: str, seed: int) -> tuple[float, float
     model.register_comm_hook(state, bounded_loss_hook)
     optimizer = trial.optimizer(model.parameters())
     generator, loss_of = torch.Generator().manual_seed(seed), workload.loss
-    for _ in range(trial.steps):
+    for _ in range(STEPS):
         inputs, targets = (rows.chunk(RANKS * PARTS[name])[dist.get_rank()] for rows in data(generator, False))
         optimizer.zero_grad()
         loss_of(model(inputs), targets).backward()
