@@ -35,15 +35,16 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "slice_runner", lambda: slice_layers)
 
 
-def test_slices_are_measured_and_kept_in_the_file() -> None:
+@pytest.mark.parametrize("sizes", [(1,), pytest.param((1, 2), marks=pytest.mark.slow)])
+def test_slices_are_measured_and_kept_in_the_file(sizes: tuple[int, ...]) -> None:
     """The first and the last of each length at each size; keys and values count as saved; the module is as before."""
     workload = models.wide_decoder()
     before = {name: value.clone() for name, value in workload.module.state_dict().items()}
-    model = measured(workload, (1, 4), micro_batches=(1, 2))
-    assert [(own.micro_batch, own.tokens) for own in model.slice_profiles] == [(1, 2), (2, 2)]
-    one, two = model.slice_profiles
+    model = measured(workload, (1, 4), micro_batches=sizes)
+    assert [(own.micro_batch, own.tokens) for own in model.slice_profiles] == [(size, 2) for size in sizes]
+    one, more = model.slice_profiles[0], model.slice_profiles[-1]
     assert all(cost.forward > 0 for cost in (*one.first, *one.last))
-    assert [2 * cost.output for cost in one.first] == [cost.output for cost in two.last]
+    assert [max(sizes) * cost.output for cost in one.first] == [cost.output for cost in more.last]
     part = [4 * cost.output for cost in one.first]
     assert part == [cost.output for cost in model.profiles[0].costs]
     graph = model.operators[model.layers[1].operators]
