@@ -75,9 +75,9 @@ def order_of_a_step() -> tuple[list[tuple[int, int]], list[int], list[int]]:
     left: list[tuple[int, int]] = []
     leave = Flat.leave_between
 
-    def leaving(part: Flat, start: int, end: int) -> Any:
+    def leaving(part: Flat, start: int, end: int, *rest: Any) -> Any:
         left.append((start, end))
-        return leave(part, start, end)
+        return leave(part, start, end, *rest)
 
     case = Case(tiny_mlp, (2,), FREE, micro_batches=3, front=3)
     pipeline = Pipeline(planned(case), tiny_mlp, seed=SEED, **FREE)
