@@ -16,7 +16,7 @@ from helpers.distributed.together import Job, done
 from helpers.quick import QUICK
 
 WORLDS = (2,) if QUICK else (2, 4)
-FEW, MANY = 40, 200
+FEW, MANY = 30, 200
 """Steps after which replicas must be equal, in quick and in slow tests."""
 TIMEOUT = 4.0
 """Seconds after which a rank that stands still is an error."""
@@ -39,7 +39,7 @@ def training(steps: int) -> dict[str, Job]:
         "lossy replicas": (lossy.equal_replicas, (steps,)),
         "overflow": (lossy.overflow, ()),
         "unlike bounds": (lossy.unlike_bounds, ()),
-        "lossy plan": (lossy.planned_sums, (20,)),
+        "lossy plan": (lossy.planned_sums, (steps // 10,)),
         "lossy plan refused": (lossy.refused_plans, ()),
     }
 
