@@ -188,8 +188,7 @@ class StageOptimizer:
 
     @property
     def state(self) -> dict[Any, Any]:
-        """State of the optimiser, for this replica's share."""
-        self.wait()
+        """State of the optimiser, for this replica's share; with sums of a plan's order, after `wait`."""
         return {} if self.optimizer is None else self.optimizer.state
 
     def begin(self) -> None:
