@@ -45,7 +45,8 @@ FIGURES = tuple(name for name in Stage.__dataclass_fields__ if name not in ("run
 def document_of(number: int) -> Document:
     """A random question with nothing but prices in its job; a half of the models without ties get one."""
     document, random = question(number), Random(f"ties {number}")
-    document["model"].pop("operators", None)
+    for name in ("operators", "slice_profiles"):
+        document["model"].pop(name, None)
     layers = [{name: own for name, own in each.items() if name != "operators"} for each in document["model"]["layers"]]
     document["model"]["layers"] = layers
     if "ties" not in document["model"] and random.random() < 0.5:
