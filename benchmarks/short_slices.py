@@ -17,6 +17,7 @@ import torch.distributed as dist
 from benchmarks.overhead import WORLD, two_stages
 
 from pipeplan.core.schedule import Action, Schedule, find_readers
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.slices import sliced_families
 from pipeplan_executor import Pipeline, launch
@@ -56,8 +57,14 @@ def measured(width: int) -> dict[int, Row]:
         count: Pipeline(two_stages(build(), each, 1, (TOKENS // count,) * count if count > 1 else ()), build)
         for count, each in schedules.items()
     }
-    inputs, targets = build().draw(1, torch.Generator().manual_seed(0))
-    spans: dict[int, dict[Action, list[float]]] = {count: defaultdict(list) for count in SLICES}
+    every = recorded(pipelines, build())
+    return {count: summary(schedules[count], [each[count] for each in every]) for count in SLICES}
+
+
+def recorded(pipelines: Mapping[int, Pipeline], workload: Workload) -> list[dict[int, dict[Action, float]]]:
+    """Run pipelines in turn, on every rank; return each rank's medians of the milliseconds of its actions."""
+    inputs, targets = workload.draw(1, torch.Generator().manual_seed(0))
+    spans: dict[int, dict[Action, list[float]]] = {count: defaultdict(list) for count in pipelines}
     for number in range(WARMUP + ROUNDS):
         for count, pipeline in pipelines.items():
             pipeline.recorder.clear()
@@ -65,9 +72,9 @@ def measured(width: int) -> dict[int, Row]:
             for action, begin, end in pipeline.recorder.spans if number >= WARMUP else ():
                 spans[count][action].append((end - begin) / 1e6)
     own = {count: {action: median(took) for action, took in rows.items()} for count, rows in spans.items()}
-    everyone = [own] * WORLD
+    everyone = [own] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
-    return {count: summary(schedules[count], [each[count] for each in everyone]) for count in SLICES}
+    return everyone
 
 
 def written(count: int) -> Schedule:

@@ -6,20 +6,16 @@ profiles, all is processor time: the longest path through lists and messages, fr
 """
 
 import time
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
 
 import torch
-import torch.distributed as dist
-from benchmarks.short_slices import longest
+from benchmarks.short_slices import longest, recorded
 
 from pipeplan import judge
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
-from pipeplan.core.schedule import Action
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.solve import solve
 from pipeplan_executor import Pipeline, describe_machine, launch
@@ -27,7 +23,7 @@ from pipeplan_executor.runtime import recorder
 from pipeplan_executor.zoo import decoder
 
 PROCESSES, TOKENS, SLICES = 2, 2048, (1, 2, 4, 8, 16)
-BLOCKS, ROUNDS, REPEATS, WARMUP = 4, 3, 3, 1
+BLOCKS, REPEATS, WARMUP = 4, 3, 1
 
 build = partial(decoder, blocks=BLOCKS, width=256, heads=4, vocabulary=512, length=TOKENS, hidden=1024)
 """The workload."""
@@ -107,17 +103,7 @@ def measured(plans: dict[int, Plan]) -> dict[int, float]:
     torch.set_num_threads(1)
     recorder.now = time.thread_time_ns
     pipelines = {count: Pipeline(plan, build) for count, plan in plans.items()}
-    inputs, targets = build().draw(1, torch.Generator().manual_seed(0))
-    spans: dict[int, dict[Action, list[float]]] = {count: defaultdict(list) for count in plans}
-    for number in range(WARMUP + ROUNDS):
-        for count, pipeline in pipelines.items():
-            pipeline.recorder.clear()
-            pipeline.compute(inputs, targets, update=False)
-            for action, begin, end in pipeline.recorder.spans if number >= WARMUP else ():
-                spans[count][action].append((end - begin) / 1e6)
-    own = {count: {action: median(took) for action, took in rows.items()} for count, rows in spans.items()}
-    everyone = [own] * PROCESSES
-    dist.all_gather_object(everyone, own)
+    everyone = recorded(pipelines, build())
     every = {count: {a: took for each in everyone for a, took in each[count].items()} for count in plans}
     kept = {count: {a: took for a, took in row.items() if a.kind.per_micro_batch} for count, row in every.items()}
     return {count: longest(plan.schedule, kept[count]) for count, plan in plans.items()}

@@ -44,6 +44,16 @@ class StageSums:
         The share of each unit that may be left out.
     """
 
+    names: tuple[str, ...]
+    sizes: Array
+    times: Array
+    ready: Array
+    needed: Array
+    base: int
+    backward: int
+    forward: int
+    lost: tuple[Fraction, ...] = ()
+
     def joined(self, most: int) -> "StageSums":
         """Return the sums with neighbours joined, from the last one on, as long as they have at most so many bytes."""
         edges, total = [len(self.names)], 0
@@ -61,16 +71,6 @@ class StageSums:
             ready=self.ready[begins],
             needed=self.needed[begins],
         )
-
-    names: tuple[str, ...]
-    sizes: Array
-    times: Array
-    ready: Array
-    needed: Array
-    base: int
-    backward: int
-    forward: int
-    lost: tuple[Fraction, ...] = ()
 
     def counts(self, chunk: int) -> Array:
         """Return the number of chunks of each unit, of at most so many bytes."""

@@ -1,4 +1,4 @@
-"""What a plan's front-first sums leave to wait for, in words."""
+"""`sums`: what a plan's front-first sums leave to wait for, in words."""
 
 from collections.abc import Iterator
 
