@@ -2,12 +2,14 @@
 
 One stage on two replicas, whose first layers have most of the parameters, in a network namespace with a slow loopback
 device (`benchmarks.overlapped_reduction`) of each of ``RATES``. `DistributedDataParallel` and all plans run in the same
-processes, in turn: some steps without a barrier, behind a first one that does not count.
+processes, in turn: some steps without a barrier, behind a first one that does not count. Steps without sums say how
+far the profile is off before anything is sent.
 """
 
 import os
+from bisect import bisect_left
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,8 @@ from benchmarks.overlapped_reduction import INSIDE, RANKS, Engine, in_turn, show
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
@@ -29,6 +33,7 @@ WIDE, NARROW = 4, 6
 ROUNDS, STEPS = 4, 4
 LOST = 0.1
 """Share of the gradients that may be lost, in a further plan."""
+ALONE, TORCH = "no sums", "torch"
 
 
 def main() -> None:
@@ -86,12 +91,31 @@ def table() -> None:
         f"beside collectives: {cluster.devices[0].kind.speed_beside_collectives:.0%} of the speed alone; "
         f"{sum(own.chunks.values())} chunks of at most {own.chunk / 1e6:.1f} MB"
     )
-    times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=400, device="cpu")
-    show(plans, times, dict.fromkeys(times, "torch"))
+    times, buckets = launch(measured, RANKS, plans, timeout=400, device="cpu")
+    told = {name: plan.predicted / 1e6 for name, plan in plans.items()}
+    told |= {ALONE: parallel_step(model, cluster, []), TORCH: parallel_step(model, cluster, buckets)}
+    show(told, times, dict.fromkeys(times, TORCH))
 
 
-def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
-    """Milliseconds of the steps of each engine, of the slower rank."""
+def parallel_step(model: Model, cluster: Cluster, buckets: list[int]) -> float:
+    """Milliseconds of a step whose gradients are summed in ``buckets`` of bytes, from the last layer on.
+
+    A bucket waits for the backward of the layer that fills it and for the bucket before it; the update waits for all.
+    """
+    costs, link = model.profiles[0].costs, cluster.nodes[0].link
+    sizes = [4 * layer.parameters for layer in reversed(model.layers)]
+    filled, computed = list(accumulate(sizes)), list(accumulate(cost.backward for cost in reversed(costs)))
+    assert link.bandwidth is not None
+    summed, ends = 0, 0.0
+    for size in buckets:
+        summed += size
+        ready = computed[bisect_left(filled, summed)]
+        ends = max(ends, ready) + 2 * (RANKS - 1) / RANKS * (size * 1e9 / link.bandwidth + RANKS * link.latency)
+    return (sum(cost.forward + cost.update for cost in costs) + max(ends, computed[-1])) / 1e6
+
+
+def measured(plans: dict[str, Plan]) -> tuple[dict[str, list[float]], list[int]]:
+    """Milliseconds of the steps of each engine, of the slower rank, and the bytes of torch's buckets."""
     torch.set_num_threads(1)
     _, samples = size()
     pipelines = {name: Pipeline(plan, front_heavy) for name, plan in plans.items()}
@@ -101,13 +125,17 @@ def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
     optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3)
     x, y = (each[rank * samples : (rank + 1) * samples] for each in (inputs, targets))
 
-    def plain() -> None:
+    def plain(sums: bool) -> None:
+        parallel.require_backward_grad_sync = sums
         nn.functional.mse_loss(parallel(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     engines: dict[str, Engine] = {name: (partial(p.compute, inputs, targets), p.wait) for name, p in pipelines.items()}
-    return in_turn({**engines, "torch": (plain, lambda: None)}, STEPS, ROUNDS)
+    engines |= {ALONE: (partial(plain, False), lambda: None), TORCH: (partial(plain, True), lambda: None)}
+    times = in_turn(engines, STEPS, ROUNDS)
+    sizes = parallel._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return times, [int(size) for size in str(sizes).split(",")]
 
 
 if __name__ == "__main__":

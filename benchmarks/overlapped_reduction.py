@@ -111,16 +111,16 @@ def table() -> None:
     print(f"{LAYERS} layers of {4 * WIDTH * (WIDTH + 1) / 1e6:.1f} MB, {MICRO_BATCHES} micro-batches a replica")
     print(f"buckets of {', '.join(map(str, sums))} layers")
     times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=300, device="cpu")
-    show(plans, times, dict.fromkeys(times, "torch"))
+    show({name: plan.predicted / 1e6 for name, plan in plans.items()}, times, dict.fromkeys(times, "torch"))
 
 
-def show(plans: dict[str, Plan], times: dict[str, list[float]], beside: dict[str, str]) -> None:
+def show(predicted: dict[str, float], times: dict[str, list[float]], beside: dict[str, str]) -> None:
     """Print each engine's predicted and measured step, and its ratio to another engine's."""
     print(f"{'':12} {'predicted':>10} {'median':>9} {'quartiles':>17} {'off':>7} {'over torch':>10}")
     for name, row in times.items():
         torchs = median(times[beside[name]])
         low, middle, high = quantiles(row, n=4)
-        told = plans[name].predicted / 1e6 if name in plans else None
+        told = predicted.get(name)
         off = "" if told is None else f"{middle / told - 1:+.1%}"
         first = "" if told is None else f"{told:.1f} ms"
         print(f"{name:12} {first:>10} {middle:6.1f} ms {low:7.1f} … {high:<7.1f} {off:>7} {middle / torchs:10.3f}")

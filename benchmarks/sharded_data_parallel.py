@@ -53,7 +53,11 @@ def table() -> None:
     }
     print(f"{LAYERS} layers of {4 * WIDTH * (WIDTH + 1) / 1e6:.1f} MB, {MICRO_BATCHES} micro-batches a replica")
     times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=300, device="cpu")
-    show(plans, times, {name: f"torch {name.split()[-1]}" for name in times})
+    show(
+        {name: plan.predicted / 1e6 for name, plan in plans.items()},
+        times,
+        {name: f"torch {name.split()[-1]}" for name in times},
+    )
 
 
 def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
