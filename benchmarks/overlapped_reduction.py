@@ -31,6 +31,8 @@ from pipeplan.solve import solve
 from pipeplan_executor import Pipeline, describe_machine, launch
 
 GIGABITS, LATENCY_US = 1, 200
+QUEUE = 2**26
+"""Bytes that wait at the slow device: so many that it drops none, which TCP would send again."""
 WIDTH, LAYERS, SAMPLES, MICRO_BATCHES = 1024, 6, 512, 2
 RANKS, ROUNDS, WARMUP, STEPS = 2, 8, 1, 3
 INSIDE = "PIPEPLAN_SLOW_LOOPBACK"
@@ -50,7 +52,7 @@ def slowed(name: str, table: Callable[[], None], gigabits: float = GIGABITS) -> 
     if (why := not_permitted()) is not None:
         print(f"not measured: {why}")
         return
-    slow = f"tc qdisc add dev lo root tbf rate {1000 * gigabits:g}mbit burst 512k latency {LATENCY_US}us"
+    slow = f"tc qdisc add dev lo root tbf rate {1000 * gigabits:g}mbit burst 512k limit {QUEUE}"
     command = f'ip link set lo up && {slow} && exec "$0" -m benchmarks.{name}'
     subprocess.run(
         ["unshare", "-rn", "bash", "-c", command, sys.executable],
