@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -201,11 +201,9 @@ FORMULATIONS = [
 ]
 
 
-def _python(code: str, cwd: Path, path: str = "") -> str:
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+def _python(code: str, cwd: Path, path: str = "", arguments: Sequence[str] = ()) -> str:
+    command, environment = [sys.executable, "-c", code, *arguments], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -232,6 +230,25 @@ def test_import_and_help_load_no_heavy_package(code: str, tmp_path: Path) -> Non
     heavy = ("torch", "ortools", "pulp", "matplotlib", "plotly")
     check = f"{code}\nimport sys\nprint([name for name in {heavy} if name in sys.modules])"
     assert _python(check, cwd=tmp_path).splitlines()[-1] == "[]"
+
+
+QUESTION = """
+import sys, pipeplan
+pipeplan.solve("vgg-16", "4-v100-nvlink", batch=64)
+print([name for name in sys.argv[1:] if name in sys.modules])
+"""
+
+
+def test_a_small_question_loads_only_what_it_needs(tmp_path: Path) -> None:
+    """No solver, and no method of other questions, whose import would take longer than the search."""
+    others = (
+        *("pipeplan.fpga", "pipeplan.io.importers.piper", "pipeplan.search.alternatives", "pipeplan.search.any_order"),
+        *("pipeplan.search.front_first", "pipeplan.search.graph.node", "pipeplan.search.scheduling"),
+        *("pipeplan.simulate.perturbed", "pipeplan.solve.robust", "pipeplan_formulations.allocation.exact"),
+        *(f"pipeplan_formulations.{name}" for name in ("fractional", "graph", "joint", "priority", "schedule")),
+    )
+    heavy = ("torch", "ortools", "pulp", "matplotlib", "plotly", "rich", "multiprocessing")
+    assert _python(QUESTION, tmp_path, arguments=(*heavy, *others)) == "[]"
 
 
 ALONE = """

@@ -5,7 +5,7 @@ import pytest
 from helpers.bottlenecks import best, random_question, shapes, value
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.validate import validate_plan
-from pipeplan.search.graph import applies
+from pipeplan.search.graph.reach import applies
 from pipeplan.search.space.space import Space
 from pipeplan.simulate.claims import validate_claims
 from pipeplan.solve import solve

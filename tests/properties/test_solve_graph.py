@@ -15,7 +15,8 @@ from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.validate import validate_plan
-from pipeplan.search.graph.loads import common_link, graph_problem, widths
+from pipeplan.search.graph.loads import graph_problem
+from pipeplan.search.graph.reach import common_link, widths
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Status

@@ -11,7 +11,7 @@ from pipeplan.core.pipeline import Pipeline, layer_counts
 from pipeplan.core.plan import Plan
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
-from pipeplan.search.scheduling.lists import FAMILY
+from pipeplan.schedules.family import FOUND
 from pipeplan.simulate import simulate
 from pipeplan_executor.calibrate.costs import calibrated_model
 from pipeplan_executor.calibrate.links import calibrated_cluster
@@ -112,7 +112,7 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
         gradient_bytes=plan.gradient_bytes,
         zero=(plan.zero,),
         overlap_reduction=any(stage.buckets for stage in plan.pipeline.stages),
-        schedules=("any",) if plan.schedule.family == FAMILY else (),
+        schedules=("any",) if plan.schedule.family == FOUND else (),
         extrapolate=True,
     )
     groups = [tuple(cluster.devices[device] for device in stage.devices) for stage in plan.stages]

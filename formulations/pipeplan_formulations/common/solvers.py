@@ -5,7 +5,6 @@ OR-Tools when loaded first.
 """
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
@@ -104,6 +103,8 @@ def cbc_version() -> str:
 
 
 def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, seldom needed
+
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:

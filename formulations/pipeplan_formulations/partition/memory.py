@@ -17,7 +17,7 @@ class Memory:
 
     def __init__(self, problem: PartitionTables) -> None:
         self._problem = problem
-        self._sorts = np.unique(problem.bytes.sort).tolist()
+        self._sorts = sorted({*problem.bytes.sort.tolist()})
         self._workspaces = {sort: SpanLargest(problem.bytes.workspace[sort]) for sort in self._sorts}
         self._beside = {
             sort: SpanLargest(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None

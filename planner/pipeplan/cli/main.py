@@ -9,13 +9,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from pipeplan.cli.base import OUTPUT, Command
 from pipeplan.cli.streams import code_of, tolerant_streams
 from pipeplan.core.errors import InputError, PipeplanError
+from pipeplan.core.plug_ins import entry_points
 from pipeplan.core.version import __version__
 from pipeplan.core.wording import hint
 

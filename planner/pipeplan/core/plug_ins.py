@@ -12,8 +12,9 @@ it is used: nothing else is disturbed.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, cached_property
+from importlib import metadata
+from importlib.metadata import EntryPoint, EntryPoints
 from types import MappingProxyType
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -90,6 +91,17 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self.own) + len(self.announced) + len(self._handed)
+
+
+def entry_points(group: str) -> EntryPoints:
+    """Return the entry points of a group; all packages are looked through once."""
+    found: EntryPoints = _every_entry_point().select(group=group)
+    return found
+
+
+@cache
+def _every_entry_point() -> Any:
+    return metadata.entry_points()
 
 
 def _package(point: EntryPoint) -> str:

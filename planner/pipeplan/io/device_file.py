@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, RootModel
+from pydantic import BeforeValidator, ConfigDict, Field, RootModel
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.io.datasets import datasets_folder
@@ -68,8 +68,11 @@ class DeviceEntry(Strict):
         return {name: value for name in DeviceEntry.model_fields if (value := getattr(self, name)) is not None}
 
 
-class Catalogue(RootModel[dict[str, DeviceEntry]]):
+class Catalogue(RootModel[Any]):
     """Schema of a file of device kinds: entries by name."""
+
+    model_config = ConfigDict(defer_build=True)
+    root: dict[str, DeviceEntry]
 
 
 def read_devices(path: Path) -> dict[str, DeviceKind]:

@@ -10,8 +10,8 @@ from pipeplan.core.figures import shown
 from pipeplan.core.model import Model
 from pipeplan.core.wording import hint
 from pipeplan.io.cluster_file import cluster_from_data
-from pipeplan.io.datasets import shipped
-from pipeplan.io.importers import IMPORTERS, Importer
+from pipeplan.io.datasets import datasets_folder, shipped
+from pipeplan.io.importers import Importer, importers
 from pipeplan.io.model_file import model_from_data
 from pipeplan.io.series import series_model
 from pipeplan.io.text import parse_data, read_text
@@ -122,11 +122,13 @@ def _from_series(name_or_path: str | Path) -> Model | None:
 def _content(path: Path) -> tuple[Importer | None, Any]:
     """Return the importer that recognises a file, None for other files, and the file's text or data."""
     text = read_text(path)
-    for importer in IMPORTERS:
+    if path.is_relative_to(datasets_folder()):
+        return None, parse_data(text, str(path))
+    for importer in importers():
         if importer.plain and importer.recognises(text):
             return importer, text
     data = parse_data(text, str(path))
-    return next((each for each in IMPORTERS if not each.plain and each.recognises(data)), None), data
+    return next((each for each in importers() if not each.plain and each.recognises(data)), None), data
 
 
 def _imported(importer: Importer, content: Any, path: Path, options: Mapping[str, Any]) -> tuple[Model, Cluster | None]:

@@ -4,9 +4,11 @@ The functions ``written_…`` are the inverse of `core.units`: they write intege
 read them back exactly.
 """
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
@@ -33,16 +35,20 @@ class Strict(BaseModel):
     """Base schema: unknown fields are errors, and no value is converted silently.
 
     A string below a field describes it in the file's JSON Schema. Fields without one have the description that the
-    docstring of ``describes`` gives for the attribute of that name.
+    docstring of ``describes`` gives for the attribute of that name. Both are read when a JSON Schema is made: to look
+    for strings below fields takes longer than to read most files.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
     describes: ClassVar[type | None] = None
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         found = handler.resolve_ref_schema(handler(schema))
-        for name, text in _attributes(cls.describes):
+        texts = dict(_attributes(cls.describes))
+        for kind in reversed(cls.__mro__):
+            texts |= dict(_below_fields(kind)) if issubclass(kind, Strict) else {}
+        for name, text in texts.items():
             if name in found["properties"]:
                 found["properties"][name].setdefault("description", text)
         return found
@@ -78,6 +84,15 @@ def _attributes(kind: type | None) -> Iterator[tuple[str, str]]:
         for name in names.partition(" : ")[0].split(", "):
             if text:
                 yield name, " ".join(text.split())
+
+
+def _below_fields(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class that have a string below them, each with the string."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    for field, below in pairwise(getattr(definition, "body", ())):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                yield name, inspect.cleandoc(text)
 
 
 def _quantity(parse: Callable[[Any], int]) -> BeforeValidator:

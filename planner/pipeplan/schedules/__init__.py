@@ -21,7 +21,7 @@ from pipeplan.core.figures import shown
 from pipeplan.core.plug_ins import Registry, refuse
 from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
-from pipeplan.schedules.family import Family, alternates, checked
+from pipeplan.schedules.family import FOUND, Family, alternates, checked
 from pipeplan.schedules.placed import PlacedFamily
 from pipeplan.schedules.slices import JOINED, SLICED, SPLIT, sliced_families
 
@@ -46,7 +46,7 @@ _PLACED_FILES = ("interleaved", "zero_bubble", "vee", "chimera")
 def _adapted(found: Any, name: str, _: str) -> Family:
     if not isinstance(found, Family):
         raise InputError(f"it is no pipeplan.schedules.Family: {shown(found)}")
-    if found.name != name or alternates(name) or name in (*PLACED, *SLICED, "any", "found"):
+    if found.name != name or alternates(name) or name in (*PLACED, *SLICED, "any", FOUND):
         raise InputError(
             f"the family calls itself {found.name!r}: a name of its own is needed, without '1f1b' in front"
         )

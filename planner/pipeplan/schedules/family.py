@@ -14,6 +14,9 @@ from pipeplan.core.validate.memory import most_in_flight
 
 Answer = TypeVar("Answer")
 
+FOUND = "found"
+"""Name of the schedules that a search found and no family wrote."""
+
 
 @dataclass(frozen=True)
 class Family:

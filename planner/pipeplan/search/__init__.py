@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
+from pipeplan.search.graph.reach import applies
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.mixed import MixedSpace
@@ -36,17 +37,15 @@ def _lists_shapes(space: Space) -> bool:
 
 def searches_locally(space: Space) -> bool:
     """Return True if device groups are so many that plans near those found are tried as well."""
-    from pipeplan.search.graph import applies
-
     listed = _lists_shapes(space) or space.job.order is Order.GIVEN
     return space.job.objective.simulated and not listed and not applies(space)
 
 
 def root_nodes(space: Space) -> Iterator[Node]:
     """Yield the root nodes: one per device groups and micro-batch size, or aggregate nodes where groups are many."""
-    from pipeplan.search.graph import applies, graph_nodes
-
     if applies(space):
+        from pipeplan.search.graph.node import graph_nodes  # only graphs need it
+
         yield from graph_nodes(space)
         return
     if _lists_shapes(space):

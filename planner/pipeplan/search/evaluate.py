@@ -24,7 +24,6 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
-from pipeplan.costs.front_first import beside
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate
@@ -69,8 +68,11 @@ class EvaluatedPlan:
         candidate = self.candidate
         again = candidate.recompute(self.boundaries)
         own = assemble(candidate.chain, self.cluster, self.boundaries, again, placement=candidate.placement)
-        late = [each.exposed for each in self.priority]
-        return beside(own, candidate.chain, self.boundaries, late) if self.priority else own
+        if not self.priority:
+            return own
+        from pipeplan.costs.front_first import beside  # few plans need it
+
+        return beside(own, candidate.chain, self.boundaries, [each.exposed for each in self.priority])
 
     @cached_property
     def schedule(self) -> Schedule:

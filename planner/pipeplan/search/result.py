@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.plan import Plan, PlanStage
@@ -16,11 +16,13 @@ from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, device_names, wrapped
 from pipeplan.costs.sharding.left_whole import LeftWhole
 from pipeplan.costs.sources import Costs
-from pipeplan.search.front_first import FrontFirst
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.turns import LONG, SHORT, Baseline
 from pipeplan_formulations.common.report import Status, Stop
+
+if TYPE_CHECKING:
+    from pipeplan.search.front_first import FrontFirst
 
 SHOWN = 8
 """Most stages with a line each; of more, consecutive stages that are alike share a line."""
@@ -124,7 +126,7 @@ class Result(Tabular):
     whole: LeftWhole = field(default_factory=LeftWhole)
     irregular: Irregular | None = None
     recut: Plan | None = None
-    front_first: FrontFirst | None = None
+    front_first: "FrontFirst | None" = None
     delayed: int | None = None
 
     def __post_init__(self) -> None:

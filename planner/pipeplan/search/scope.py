@@ -19,9 +19,7 @@ from pipeplan.costs.sharding.places import places
 from pipeplan.costs.sharding.question import homeless
 from pipeplan.schedules import JOINED, SLICED, SPLIT
 from pipeplan.search import enumerates_groups
-from pipeplan.search.graph import applies
-from pipeplan.search.graph.loads import widths
-from pipeplan.search.graph.node import is_chain
+from pipeplan.search.graph.reach import applies, is_chain, widths
 from pipeplan.search.space.device_groups import distinct_tiles
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from pipeplan.baselines.deadline import OutOfTime
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
-from pipeplan.costs.chain import UNLIMITED
+from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate, overflow, peaks
 from pipeplan.search.proposals import Proposal, Proposals, homes
 from pipeplan.search.space.candidates import Candidate
@@ -28,6 +28,13 @@ CHEAP = 0.1
 FIRST_GUESS, TRIED = 0.02, 2
 """Seconds to make and bound the proposals of a micro-batch size, until they are measured, and how many are tried until
 a plan fits, mostly."""
+
+
+KEPT = 2**17
+"""Most candidates x stages x layers that are kept for other heuristics."""
+
+Priced = tuple[bool, int, int]
+"""Whether a plan lies outside the searched space, its bound, and the micro-batches that its stages hold."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,8 @@ class Judge:
         self.spaces, self.report, self.pace, self.proposals = spaces, report, pace, proposals
         self.space = spaces.lowest
         self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
+        self._known: dict[tuple[object, ...], _Known] = {}
+        self._kept = 0
         self.turns = list(every_turn(self.space))
         self._spent, self._count = FIRST_GUESS, 1
         proposals.begin(spaces)
@@ -211,11 +220,8 @@ class Judge:
             if isinstance(proposal, str):
                 turn.why.add(proposal)
                 continue
-            for family, candidate in self._holding(turn, proposal):
-                beyond = self.spaces.unasked(candidate, proposal.boundaries) is not None
-                bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
-                entry = _Open(beyond, bound, held, len(turn.waiting), size, proposal, family)
-                heappush(turn.waiting, entry)
+            for family, (beyond, bound, held) in self._holding(turn, proposal):
+                heappush(turn.waiting, _Open(beyond, bound, held, len(turn.waiting), size, proposal, family))
                 turn.inside = turn.inside or not beyond
         self._spent, self._count = self._spent + time.monotonic() - began, self._count + 1
         return True
@@ -245,11 +251,12 @@ class Judge:
                 turn.late = SHORT
                 return
 
-    def _holding(self, turn: Turn, proposal: Proposal) -> Iterator[tuple[int, Candidate]]:
-        """Yield the candidates under which a proposal fits, with their positions."""
+    def _holding(self, turn: Turn, proposal: Proposal) -> Iterator[tuple[int, Priced]]:
+        """Yield the positions of the candidates under which a proposal fits, each with what it is worth there."""
+        known = self._known_candidates(turn, proposal)
         own = [
             (family, candidate)
-            for family, candidate in enumerate(self._candidates(turn, proposal))
+            for family, candidate in enumerate(known.candidates)
             if len(proposal.rows) == 1 or not turn.families or candidate.family.name in turn.families
         ]
         if not own:
@@ -261,8 +268,9 @@ class Judge:
         for family, candidate in own:
             if any(_needs_more(candidate, other) for other in refused):
                 continue
-            if candidate.holds(proposal.boundaries):
-                yield family, candidate
+            priced = known.priced(family, proposal.boundaries, self.spaces)
+            if priced is not None:
+                yield family, priced
             else:
                 refused.append(candidate)
                 turn.why.add(partial(overflow, candidate, proposal.boundaries))
@@ -328,9 +336,39 @@ class Judge:
 
     def _candidates(self, turn: Turn, proposal: Proposal) -> list[Candidate]:
         """The candidates of a proposal's devices and micro-batch size, one per level of ZeRO and family."""
+        return self._known_candidates(turn, proposal).candidates
+
+    def _known_candidates(self, turn: Turn, proposal: Proposal) -> "_Known":
+        """The same, kept for other heuristics that propose these devices: balancers all do, and often like plans."""
         planner = PLANNERS.get(turn.name)
         overlaps, level = (True, None) if planner is None else (planner.overlaps, planner.level)
-        return self.proposals.candidates(self.spaces, proposal, turn.free, overlaps, level)
+        key = proposal.rows, proposal.size, proposal.home, turn.free, overlaps, level
+        if key not in self._known:
+            known = _Known(self.proposals.candidates(self.spaces, proposal, turn.free, overlaps, level))
+            self._kept += len(known.candidates) * len(proposal.rows) * len(self.spaces.model.layers)
+            if self._kept > KEPT:
+                self._known.clear()
+                self._kept = 0
+            self._known[key] = known
+        return self._known[key]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The candidates of some devices, and what boundaries proposed for them are worth; None where they do not fit."""
+
+    candidates: list[Candidate]
+    _worth: dict[tuple[int, Boundaries], Priced | None] = field(default_factory=dict)
+
+    def priced(self, family: int, boundaries: Boundaries, spaces: Spaces) -> Priced | None:
+        """Return the worth of boundaries under the candidate of this number."""
+        if (family, boundaries) not in self._worth:
+            candidate, worth = self.candidates[family], None
+            if candidate.holds(boundaries):
+                beyond = spaces.unasked(candidate, boundaries) is not None
+                worth = beyond, candidate.problem.evaluate(boundaries), sum(candidate.in_flight)
+            self._worth[family, boundaries] = worth
+        return self._worth[family, boundaries]
 
 
 def every_turn(space: Space) -> Iterator[Turn]:

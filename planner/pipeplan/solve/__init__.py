@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import asked_limits, require, require_callback
 from pipeplan.core.parts import switch
 from pipeplan.core.perturbation import Robust, as_robust
-from pipeplan.fpga import divide
 from pipeplan.search.branch_and_bound import OnProgress
-from pipeplan.search.front_first import as_loss_budget, check_front_first
 from pipeplan.search.heuristics import unknown
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.proposals import Proposals
@@ -135,10 +134,7 @@ def solve(
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="solve", **options)
     if varying is not None:
         _check_robust(question.job)
-    budget = as_loss_budget(loss_budget)
-    sums_first = switch(front_first, "front_first") or budget > 0
-    if sums_first:
-        check_front_first(question.job, question.cluster, budget)
+    budget = _budget(question, front_first, loss_budget)
     means = Means(limits, backend, on_progress, proposals, beside)
     if question.job.intra_layer:
         return _divided(question, means)
@@ -146,12 +142,26 @@ def solve(
     solving = Solving(question, means, time_limit * (FOR_CHOICE * (varying is not None) + FOR_IRREGULAR * wants_price))
     solving.run()
     choice = None if varying is None else solving.choose(varying)
-    found = solving.result(choice, unequal_slices, budget if sums_first else None)
+    found = solving.result(choice, unequal_slices, budget)
     return _with_irregular(found, question, means, solving) if wants_price else found
+
+
+def _budget(question: Question, front_first: bool, loss_budget: float) -> Fraction | None:
+    """The share of gradients that may be lost where they are summed front layers first; None if they are not."""
+    if front_first is False and isinstance(loss_budget, float) and loss_budget == 0:
+        return None
+    from pipeplan.search.front_first import as_loss_budget, check_front_first  # few jobs need it
+
+    budget = as_loss_budget(loss_budget)
+    if not switch(front_first, "front_first") and not budget:
+        return None
+    check_front_first(question.job, question.cluster, budget)
+    return budget
 
 
 def _divided(question: Question, means: Means) -> Result:
     """The best plan with divided layers, beside that of whole layers."""
+    from pipeplan.fpga import divide  # few jobs need it
 
     def whole(job: Job, seconds: float) -> Result:
         how = _how(means) | {"on_progress": means.on_progress}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
@@ -23,17 +24,13 @@ from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sharding.left_whole import left_whole
 from pipeplan.costs.sources import sources
 from pipeplan.search import joined_nodes, mixed_nodes, root_nodes, searches_locally
-from pipeplan.search.alternatives import why_infeasible
-from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.front_first import FrontFirst, front_first
 from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
-from pipeplan.search.recut import recut
 from pipeplan.search.result import Result
 from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
@@ -41,11 +38,13 @@ from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.turns import Baseline
 from pipeplan.simulate import timeline_of
 from pipeplan.solve.question import Question
-from pipeplan.solve.robust.choice import choose
-from pipeplan.solve.robust.compared import Choice
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
 from pipeplan_formulations.common.signals import interruptible, nearly_done
+
+if TYPE_CHECKING:  # few jobs need these, and functions below import them
+    from pipeplan.search.front_first import FrontFirst
+    from pipeplan.solve.robust.compared import Choice
 
 FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
@@ -181,8 +180,11 @@ class Solving:
                 alike.append(node)
             else:
                 self.search.push(node)
-        for late in any_orders(space):
-            self.search.defer(late)
+        if space.any_order:
+            from pipeplan.search.any_order import any_orders
+
+            for late in any_orders(space):
+                self.search.defer(late)
         return alike
 
     def _require_hope(self) -> None:
@@ -191,7 +193,7 @@ class Solving:
             if not any(True for _ in self.spaces):
                 raise UndecidedError(Stop.TIME, self.search.bound)
         elif not self.hopeful and not self.spaces.mixed:
-            raise InfeasibleError(why_infeasible(self.spaces, self.means.limits.time))
+            raise self._infeasible(self.means.limits.time)
 
     def _search(self) -> None:
         """Search, judge heuristics beside, and give them what the search leaves."""
@@ -243,7 +245,13 @@ class Solving:
             raise UndecidedError(Stop.TIME, search.bound, search.unaffordable)
         if not search.refuted:
             raise UndecidedError(Stop.EXHAUSTED, search.bound)
-        raise InfeasibleError(why_infeasible(self.spaces, max(search.left, FOR_REASONS * self.means.limits.time)))
+        raise self._infeasible(max(search.left, FOR_REASONS * self.means.limits.time))
+
+    def _infeasible(self, seconds: float) -> InfeasibleError:
+        """The error of a question for which no plan fits, with reasons that are sought for so many seconds."""
+        from pipeplan.search.alternatives import why_infeasible
+
+        return InfeasibleError(why_infeasible(self.spaces, seconds))
 
     @property
     def rows(self) -> Mapping[str, Baseline]:
@@ -261,8 +269,10 @@ class Solving:
         rows = (row.evaluated for row in self.rows.values() if not row.outside)
         return [*self.search.tried, *(plan for plan in rows if plan is not None)]
 
-    def choose(self, question: Robust) -> Choice | None:
+    def choose(self, question: Robust) -> "Choice | None":
         """Choose among all plans found where times vary; None if the time was over before the first was sampled."""
+        from pipeplan.solve.robust.choice import choose
+
         search, best, tried = self.search, self._incumbent, self._found
         building = max(search.pace.finish(best.candidate) - search.slack, 0.0)
         rest = Clock(Limits(time=max(self.clock.left - building, 0.0)))
@@ -277,7 +287,7 @@ class Solving:
     @nearly_done()
     @without_collector()
     def result(
-        self, choice: Choice | None = None, unequal_slices: bool = False, budget: Fraction | None = None
+        self, choice: "Choice | None" = None, unequal_slices: bool = False, budget: Fraction | None = None
     ) -> Result:
         """Build the plan that was chosen, check it, and return it with all that is known about it."""
         chosen, search, spaces = self._incumbent if choice is None else choice.chosen, self.search, self.spaces
@@ -308,11 +318,15 @@ class Solving:
 
     def _recut(self, chosen: EvaluatedPlan) -> Plan | None:
         """The plan with slices of unlike lengths, if it is faster."""
+        from pipeplan.search.recut import recut
+
         found = recut(self.asked.model, self.spaces.of(chosen.candidate), chosen)
         return None if found is None else self._plan(found[1], found[0])
 
-    def _front_first(self, budget: Fraction) -> FrontFirst:
+    def _front_first(self, budget: Fraction) -> "FrontFirst":
         """The best plan found whose sums run front layers first, with a share of gradients that may be lost."""
+        from pipeplan.search.front_first import FrontFirst, front_first
+
         asked = self.asked
         found = front_first(asked.model, asked.cluster, asked.job, self._found, budget)
         if found is None:

@@ -11,8 +11,8 @@ from helpers.plans import plan_for
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Placement, Stage, Transfer
 from pipeplan.core.schedule import Schedule
+from pipeplan.schedules.family import FOUND
 from pipeplan.search.scheduling import find_schedule
-from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan_formulations.common.report import Limits
 
 KINDS = ("joined", "split", "several stages a device", "recomputed", "replicated")
@@ -41,7 +41,7 @@ def _found(generator: random.Random, placement: Placement, split: bool) -> Sched
         schedule = find_schedule(
             _pipeline(generator, placement), micro_batches, Limits(time=1.0, workers=1), split=split
         ).schedule
-        if schedule is not None and schedule.family == FAMILY:
+        if schedule is not None and schedule.family == FOUND:
             return schedule
 
 

@@ -12,7 +12,7 @@ from pipeplan.cli.published import read_published
 from pipeplan.core.errors import InputError
 from pipeplan.io.cluster_file import cluster_data
 from pipeplan.io.datasets import datasets_folder, shipped
-from pipeplan.io.importers import IMPORTERS, Importer
+from pipeplan.io.importers import Importer, importers
 from pipeplan.io.load import foreign_format, load_carried_cluster, load_cluster, load_model
 from pipeplan.io.model_file import model_data
 from pipeplan.io.text import json_text, yaml_text
@@ -52,7 +52,7 @@ def test_carried_clusters(files: Path) -> None:
 def test_every_importer_has_a_file_here(files: Path) -> None:
     """Each of the first files is recognised by one importer, our own by none."""
     found = [foreign_format(files / f"{name}.data") for name in "abcdef"]
-    assert found[:3] == [importer.name for importer in IMPORTERS]
+    assert found[:3] == [importer.name for importer in importers()]
     assert found[3:] == [None] * 3
 
 
@@ -62,7 +62,7 @@ def test_a_new_importer_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     words = Importer(
         "words", lambda text: text.startswith("words"), lambda text, where, name: (known, None), plain=True
     )
-    monkeypatch.setattr("pipeplan.io.load.IMPORTERS", (*IMPORTERS, words))
+    monkeypatch.setattr("pipeplan.io.load.importers", lambda: (*importers(), words))
     path = tmp_path / "x.words"
     path.write_text("words: [")  # not YAML
     assert load_model(path) is known

@@ -15,7 +15,7 @@ from pipeplan.core.pipeline import Placement
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
 from pipeplan.schedules import PLACED, SLICED, Family, family, sliced_families
-from pipeplan.search.scheduling.lists import FAMILY as FOUND
+from pipeplan.schedules.family import FOUND
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import LEANEST
 

@@ -14,10 +14,10 @@ from pipeplan.core.job import SHARDED, Job, Recompute
 from pipeplan.core.plan import Plan
 from pipeplan.core.wording import counted
 from pipeplan.schedules import Family
+from pipeplan.schedules.family import FOUND
 from pipeplan.search import enumerates_groups
-from pipeplan.search.graph import applies
+from pipeplan.search.graph.reach import applies
 from pipeplan.search.nodes.layouts import layouts
-from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.device_groups import Mode, Modes, arrange, placements, same_places
 from pipeplan.search.space.space import Space

@@ -23,7 +23,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SkipValidation
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
 from pipeplan.core.errors import InputError
@@ -70,6 +72,14 @@ class ModelEntry(Strict):
     """Largest number."""
 
 
+class _JobFields:
+    """Jobs have the fields of a job file in the JSON Schema; each is read by itself, with its own faults."""
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        JobFile.model_rebuild()
+        return JobFile.__get_pydantic_json_schema__(JobFile.__pydantic_core_schema__, handler)
+
+
 class GridEntry(Strict):
     """One grid."""
 
@@ -79,7 +89,7 @@ class GridEntry(Strict):
     """Models."""
     clusters: Items[str]
     """Names in the datasets, or files."""
-    jobs: Items[SkipValidation[JobFile]]
+    jobs: Items[Annotated[Any, _JobFields()]]
     """Jobs, as in a job file."""
 
 

@@ -37,7 +37,7 @@ Truth = Annotated[bool, BeforeValidator(lambda value: bool(value) if value in (0
 class ForeignEntry(BaseModel):
     """Base schema of entries in other projects' files; it ignores unknown fields."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, defer_build=True)
 
 
 class NodeEntry(ForeignEntry):

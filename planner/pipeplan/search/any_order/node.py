@@ -15,11 +15,11 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.schedules import FAMILIES, Family
-from pipeplan.schedules.family import closing, shares
+from pipeplan.schedules.family import FOUND, closing, shares
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.regimes import REGIMES
-from pipeplan.search.scheduling.lists import FAMILY, kind_of
+from pipeplan.search.scheduling.lists import kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import held_at_most
 from pipeplan.search.space.space import Space
@@ -122,7 +122,7 @@ def joint_problem(candidate: Candidate) -> JointPipeline:
 def searched_family(choice: Choice, orders: Orders) -> Family:
     """The family that writes these orders of one replica on every replica of the pipeline."""
     return Family(
-        FAMILY,
+        FOUND,
         partial(_write, choice=choice, orders=orders),
         partial(held_at_most, in_flight=choice.in_flight),
         frozenset(),
@@ -139,7 +139,7 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
             if op.micro_batch < len(own)
         )
         lists.append((*actions, *closing((stage,), replicas)))
-    return Schedule(FAMILY, tuple(lists))
+    return Schedule(FOUND, tuple(lists))
 
 
 def equal_device_groups(space: Space, size: int) -> Iterator[StageDevices]:

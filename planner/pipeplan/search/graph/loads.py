@@ -18,14 +18,13 @@ from math import gcd, lcm
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, Link, Overlap
+from pipeplan.core.cluster import Link, Overlap
 from pipeplan.core.job import Recompute
 from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.costs.table import Table
 from pipeplan.schedules import Family
-from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import Mode as Width
 from pipeplan.search.space.space import Space
@@ -33,32 +32,6 @@ from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line,
 
 LARGEST = 2**52
 """Sums that solvers keep exact."""
-MOST_WIDTHS = REGIMES.graph_modes.most
-"""Most pairs of device kind and number of replicas in one problem."""
-
-
-def common_link(cluster: Cluster) -> Link | None:
-    """The link that joins any two devices, or None if links differ."""
-    links = {node.link for node in cluster.nodes if len(node.kinds) > 1}
-    if len(cluster.nodes) > 1 and cluster.network is not None:
-        links.add(cluster.network)
-    return links.pop() if len(links) == 1 else Link() if not links else None
-
-
-def placed_alike(cluster: Cluster) -> bool:
-    """Return True if all choices of devices for replicas are alike: one node, or nodes of one device each."""
-    return len(cluster.nodes) == 1 or all(len(node.kinds) == 1 for node in cluster.nodes)
-
-
-def widths(space: Space, size: int) -> list[Width]:
-    """Every device class with every number of replicas that the job allows."""
-    count = space.job.batch // size
-    return [
-        Width(c, r)
-        for c, each in enumerate(space.classes)
-        for r in range(1, min(len(each.devices), count) + 1)
-        if not space.job.replicas or r in space.job.replicas
-    ]
 
 
 def graph_problem(

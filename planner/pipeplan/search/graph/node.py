@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipeplan.core.job import Objective, Order
 from pipeplan.core.model import Model
-from pipeplan.costs.chain import UNLIMITED
-from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
-from pipeplan.search.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
+from pipeplan.search.graph.loads import graph_problem
+from pipeplan.search.graph.reach import common_link, widths
 from pipeplan.search.space.device_groups import Mode, arrange
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import graph
@@ -34,42 +32,6 @@ def reordered(model: Model, stages: Sequence[Sequence[int]]) -> tuple[Model, tup
     profiles = tuple(replace(p, costs=tuple(p.costs[i] for i in order)) for p in model.profiles)
     layers = tuple(model.layers[i] for i in order)
     return replace(model, layers=layers, profiles=profiles, slice_profiles=()), tuple(boundaries)
-
-
-def applies(space: Space) -> bool:
-    """Return True if the graph formulation covers the whole space.
-
-    It covers the bottleneck objective, on devices that are all joined by the same link and whose replicas can be any
-    like devices. The job must not constrain particular layers, and layers must not share weights. In-flight counts of a
-    stage must depend on the stages behind it only. A plain chain without replicas is left to the search along the
-    chain, which gives the same answer.
-    """
-    job = space.job
-    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.constraints.any:
-        return False
-    if space.model.ties or not space.families:  # the formulation has no copies of weights
-        return False
-    if job.order is Order.GIVEN and len(space.classes) > 1:
-        return False
-    choices = [widths(space, size) for size in space.sizes]
-    if not all(0 < len(own) <= MOST_WIDTHS for own in choices):
-        return False
-    replicated = any(w.replicas > 1 for own in choices for w in own)
-    if replicated and not placed_alike(space.cluster):
-        return False
-    limited = any(usable_memory(each.kind, job) != UNLIMITED for each in space.classes)
-    if limited and any(each.two_lanes for each in space.families):  # the peaks of two lanes add up
-        return False
-    filled = job.batch // max(space.sizes) >= 2 * len(space.cluster.devices)
-    if any(each.phases for each in space.families) and not filled:
-        return False
-    return not is_chain(space.model) or replicated
-
-
-def is_chain(model: Model) -> bool:
-    """Return True if each layer except the first reads the layer before it and nothing else."""
-    names = model.names
-    return all(layer.inputs == names[i - 1 : i] for i, layer in enumerate(model.layers) if i)
 
 
 def graph_nodes(space: Space) -> Iterator["GraphNode"]:

@@ -7,8 +7,8 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate.memory import peak_of_list
+from pipeplan.schedules.family import FOUND
 from pipeplan.search.scheduling.instance import may_have_lanes
-from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import makespan
 
 
@@ -103,7 +103,7 @@ def _updated_early(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]
                 if last[action.stage] == i and Action(Kind.UPDATE, action.stage) in order:
                     found.append(Action(Kind.UPDATE, action.stage))
         orders.append(tuple(found))
-    yield replace(schedule, family=FAMILY, orders=tuple(orders))
+    yield replace(schedule, family=FOUND, orders=tuple(orders))
 
 
 def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
@@ -117,7 +117,7 @@ def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
         if stage.total(Kind.BACKWARD) < stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     }
     for stages in (faster, *({s} for s in sorted(faster))):
-        yield replace(schedule, family=FAMILY, orders=tuple(_joined(order, stages) for order in schedule.orders))
+        yield replace(schedule, family=FOUND, orders=tuple(_joined(order, stages) for order in schedule.orders))
 
 
 def _joined(order: tuple[Action, ...], stages: set[int]) -> tuple[Action, ...]:

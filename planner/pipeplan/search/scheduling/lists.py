@@ -12,12 +12,9 @@ from collections import Counter
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.family import closing
+from pipeplan.schedules.family import FOUND, closing
 from pipeplan.search.scheduling.replica_pipelines import micro_batches_of, replica_pipelines
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
-
-FAMILY = "found"
-"""Family name of searched schedules, which no family wrote."""
 
 
 def as_schedule(orders: Orders, pipeline: Pipeline, micro_batches: int, *, two_lanes: bool = False) -> Schedule:
@@ -44,7 +41,7 @@ def as_schedule(orders: Orders, pipeline: Pipeline, micro_batches: int, *, two_l
                 if op.micro_batch < own
             )
             lists[device] = (*actions, *closing(pipelines.hosted(group), pipeline.replicas, pipeline.tied))
-    return Schedule(FAMILY, tuple(lists), two_lanes)
+    return Schedule(FOUND, tuple(lists), two_lanes)
 
 
 def kind_of(op: Op, split: bool) -> Kind:

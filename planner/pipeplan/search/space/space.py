@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice, pairwise, product
 from math import comb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, JOINED, SLICED, Family, family, sliced_families
+from pipeplan.schedules.family import FOUND
 from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.regimes import REGIMES
-from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import (
@@ -38,8 +38,10 @@ from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
 from pipeplan.search.space.shared_links import shared_link_loads, slower_pairs
-from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.partition import LinkResource
+
+if TYPE_CHECKING:
+    from pipeplan_formulations.allocation import ChainAllocation
 
 FEW = REGIMES.listed_groups.most
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""

@@ -21,12 +21,11 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import Boundaries
-from pipeplan.schedules.family import family_of
+from pipeplan.schedules.family import FOUND, family_of
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.scheduling import as_schedule, schedule_problem, splittable
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import family_schedules
-from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import Space
@@ -158,7 +157,7 @@ def _schedules_with_slack(pipeline: Pipeline, micro_batches: int, spread: float)
 
 def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, schedule: Schedule) -> EvaluatedPlan | None:
     """The plan with these action lists; None if they do not fit in memory."""
-    family = family_of(replace(schedule, family=FAMILY), "an order with slack")
+    family = family_of(replace(schedule, family=FOUND), "an order with slack")
     other = replace(candidate, family=family, free=False)
     if not other.fits(boundaries):
         return None

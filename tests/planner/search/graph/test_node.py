@@ -10,8 +10,8 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.evaluate import evaluate
-from pipeplan.search.graph import graph_nodes
 from pipeplan.search.graph.loads import _busiest
+from pipeplan.search.graph.node import graph_nodes
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status

@@ -10,9 +10,9 @@ from pipeplan.core.pipeline import Pipeline, Placement, Stage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.io.export.torch_csv import read_torch_csv, torch_csv_text, write_torch_csv
 from pipeplan.report.plot.colours import STYLES
+from pipeplan.schedules.family import FOUND
 from pipeplan.schedules.placed import loop, vee
 from pipeplan.search.scheduling import find_schedule
-from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import simulate
 from pipeplan_formulations.common.report import Limits
 
@@ -31,7 +31,7 @@ def _found(placement: Placement) -> tuple[Schedule, Pipeline]:
     pipeline = _pipeline(placement)
     schedule = find_schedule(pipeline, MICRO_BATCHES, Limits(time=2, workers=1)).schedule
     assert schedule is not None
-    assert schedule.family == FAMILY
+    assert schedule.family == FOUND
     return schedule, pipeline
 
 
