@@ -45,6 +45,8 @@ def numbers(value: Any, name: str, what: str, least: int, most: int) -> tuple[in
             raise InputError(f"{name} {shown(value)}: write numbers with commas between, like 4,8,16")
         value = tuple(map(int, value.split(",")))
     single = not isinstance(value, list | tuple | range)
+    if not single and value and {*map(type, value)} == {int} and least <= min(value) <= max(value) <= most:
+        return tuple(dict.fromkeys(value))  # sizes of stages may be thousands
     return tuple(dict.fromkeys(whole(each, what, least, most) for each in ((value,) if single else value)))
 
 

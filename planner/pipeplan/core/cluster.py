@@ -343,6 +343,24 @@ class Cluster(Tabular):
         pairs = [(self.kinds[kind], number) for number, node in enumerate(self.nodes) for kind in node.kinds]
         return tuple(Device(index, kind, node) for index, (kind, node) in enumerate(pairs))
 
+    @cached_property
+    def counts(self) -> tuple[tuple[DeviceKind, int], ...]:
+        """The kinds of which there are devices, in the order of the first of each, with their numbers."""
+        counts = Counter(kind for node in self.nodes for kind in node.kinds)
+        return tuple((self.kinds[name], count) for name, count in counts.items())
+
+    @cached_property
+    def alike(self) -> tuple[tuple[Device, ...], ...]:
+        """Devices of one kind with one link inside their nodes, in order; the sets in the order of their first ones."""
+        found: dict[tuple[int, str], list[Device]] = {}
+        number: dict[Link, int] = {}
+        devices = iter(self.devices)
+        for node in self.nodes:
+            link = number.setdefault(node.link, len(number))
+            for kind in node.kinds:
+                found.setdefault((link, kind), []).append(next(devices))
+        return tuple(map(tuple, found.values()))
+
     def link(self, source: Device, target: Device) -> Link:
         """The link that a tensor from ``source`` to ``target`` takes."""
         if source.node == target.node:

@@ -10,7 +10,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeplan.core.cluster import Cluster, Device
+from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.operators import TOKEN
 
@@ -89,7 +89,7 @@ def yardstick(model: Model, cluster: Cluster) -> Yardstick:
     return Yardstick(
         tokens=max(lengths, default=0) or None,
         flops=_sum(_flops(layer, model) for layer in model.layers) or None,
-        peak=_sum(_peak(device, model.dtype) for device in cluster.devices),
+        peak=_sum(_peak(kind, count, model.dtype) for kind, count in cluster.counts),
         uncounted=bool(model.uncounted),
     )
 
@@ -102,9 +102,9 @@ def _flops(layer: Layer, model: Model) -> int | None:
     return sum(each.forward_flops + each.input_gradient_flops + each.weight_gradient_flops for each in every)
 
 
-def _peak(device: Device, dtype: str) -> int | None:
-    peak = device.kind.peak.get(dtype)
-    return None if peak is None else peak * device.kind.team
+def _peak(kind: DeviceKind, count: int, dtype: str) -> int | None:
+    peak = kind.peak.get(dtype)
+    return None if peak is None else peak * kind.team * count
 
 
 def _sum(figures: Iterable[int | None]) -> int | None:

@@ -1,5 +1,6 @@
 """`Kept`: bytes of a layer's weights, gradients and optimiser state on one of several replicas of a stage."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +27,8 @@ class Kept:
         """Versions of trained weights, and buffers of their gradients."""
         self._parameters: dict[str, Array] = {}
         self._frozen: dict[str, Array] = {}
+        self._optimizer: dict[str, Array] = {}
+        self._gradients: dict[str, Array] = {}
         self._units: dict[tuple[str, bool], Units] = {}
 
     def parameters(self, kind: DeviceKind) -> Array:
@@ -42,9 +45,9 @@ class Kept:
 
     def optimizer(self, kind: DeviceKind) -> Array:
         """Bytes of optimiser state of each layer, before sharding; shape (n,)."""
-        sizes = self.parameters(kind).tolist()
-        state = {size: self.state_of(size) for size in set(sizes)}
-        return np.array([state[size] for size in sizes], np.int64)
+        if kind.name not in self._optimizer:
+            self._optimizer[kind.name] = self._of_each(kind, self.state_of)
+        return self._optimizer[kind.name]
 
     @cached_property
     def _together(self) -> tuple[tuple[int, ...], ...]:
@@ -77,7 +80,15 @@ class Kept:
 
     def whole_gradients(self, kind: DeviceKind) -> Array:
         """Bytes in which gradients of each layer are kept, before sharding; shape (n,)."""
-        return np.array([self.gradients_of(size) for size in self.parameters(kind).tolist()], np.int64)
+        if kind.name not in self._gradients:
+            self._gradients[kind.name] = self._of_each(kind, self.gradients_of)
+        return self._gradients[kind.name]
+
+    def _of_each(self, kind: DeviceKind, of: Callable[[int], int]) -> Array:
+        """What belongs to the bytes of each layer's parameters; shape (n,)."""
+        sizes = self.parameters(kind).tolist()
+        known = {size: of(size) for size in set(sizes)}
+        return np.array([known[size] for size in sizes], np.int64)
 
     def _share(self, sizes: Array, replicas: int, least: int) -> Array:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""

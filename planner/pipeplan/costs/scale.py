@@ -11,7 +11,7 @@ LARGEST_SUM = 2**60
 
 def slowest_links(cluster: Cluster) -> tuple[float, int]:
     """Return the nanoseconds per byte of the slowest link, and the longest latency with overhead."""
-    links: list[Link] = [node.link for node in cluster.nodes]
+    links: list[Link] = list({node.link for node in cluster.nodes})
     largest = max(cluster.kinds.values(), key=lambda kind: kind.at_card)
     network = cluster.between(largest, largest)
     links += [] if network is None else [network]

@@ -155,7 +155,7 @@ def bytes_per_parameter(model: Model, job: Job) -> str:
 
 def sources(model: Model, cluster: Cluster, sizes: Sequence[int], job: Job | None = None) -> Costs:
     """Return the sources of the costs of a search over these micro-batch sizes, and bytes that a job's plans keep."""
-    kinds = {device.kind.name: device.kind for device in cluster.devices}
+    kinds = {kind.name: kind for kind, _ in cluster.counts}
     found = tuple(_source(model, kind, sizes) for kind in kinds.values())
     estimated = any(not profiles_for(model, kind) for kind in kinds.values())
     uncounted = tuple(model.uncounted) if estimated else ()

@@ -134,6 +134,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     _early_bounds: list[tuple[int, int]] = field(default_factory=list, init=False)
     _taken: set[int] = field(default_factory=set, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
+    _least_deferred: int | None = field(default=None, init=False)
     _reserve: float = field(default=0.0, init=False)
     _best: dict[str, EvaluatedPlan] = field(default_factory=dict, init=False)
 
@@ -217,11 +218,14 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def defer(self, node: Node) -> None:
         """Set a node aside until `resume`; its bound still counts."""
         self._deferred.append(node)
+        least = self._least_deferred
+        self._least_deferred = node.bound if least is None else min(node.bound, least)
 
     def resume(self) -> None:
         """Open all deferred nodes."""
         while self._deferred:
             self.push(self._deferred.pop())
+        self._least_deferred = None
 
     def run(self, reserve: float = 0.0) -> None:
         """Search until the gap is closed, a limit is reached, or only ``reserve`` seconds are left."""
@@ -274,7 +278,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         yield from super()._bounds()
         yield from [] if self.unopened is None else [self.unopened]
         yield from self._least_early
-        yield from (node.bound for node in self._deferred)
+        yield from [] if self._least_deferred is None else [self._least_deferred]
 
     @property
     def _least_early(self) -> list[int]:

@@ -107,8 +107,8 @@ def total_memory_shortfall(space: Space) -> str | None:
     resident, there = _resident(space), _memory(space)
     if resident <= there:
         return None
-    kinds = [device.kind for device in space.cluster.devices]
-    count = len(kinds)
+    kinds = [kind for kind, _ in space.cluster.counts]
+    count = len(space.cluster.devices)
     larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
@@ -165,15 +165,16 @@ def static_parts(space: Space) -> str:
 
 def _memory(space: Space) -> int:
     """Bytes that a plan may use on all devices together; `UNLIMITED` if some device has no limit."""
-    usable = [usable_memory(device.kind, space.job) for device in space.cluster.devices]
-    return UNLIMITED if UNLIMITED in usable else sum(usable)
+    usable = [(usable_memory(kind, space.job), count) for kind, count in space.cluster.counts]
+    limited = all(own != UNLIMITED for own, _ in usable)
+    return sum(own * count for own, count in usable) if limited else UNLIMITED
 
 
 def _held_by_all(space: Space) -> int | None:
     """Least bytes of the activations of all micro-batches; None if some schedule does not hold all of them at once."""
     if space.any_order or space.free or not all(each.phases for each in space.families):
         return None
-    kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
+    kinds = [kind for kind, _ in space.cluster.counts]
     found = []
     for size in space.sizes:
         tables = [space.prices.table(kind, size) for kind in kinds]
@@ -193,9 +194,9 @@ def explain_infeasible(spaces: Spaces, found: "tuple[int, Candidate] | None") ->
         return f"No plan fits: {_none_at_all(space, spaces.job)}."
     reach = "\n".join(wrapped(f"searched: {searched(spaces).as_text()}"))
     least, easiest = found
-    limits = sorted({device_limit(device.kind, space.job) for device in space.cluster.devices})
+    limits = sorted({device_limit(kind, space.job) for kind, _ in space.cluster.counts})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)
-    usable = (space.job.usable(device.kind.memory) for device in space.cluster.devices)
+    usable = (space.job.usable(kind.memory) for kind, _ in space.cluster.counts)
     owned = min((UNLIMITED if size is None else size for size in usable), default=UNLIMITED)
     option = "--memory " if space.job.memory is not None and owned >= least else "devices of "
     return (

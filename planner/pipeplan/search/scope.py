@@ -324,7 +324,7 @@ class Scope:
             return
         if self.job.objective is Objective.PERIOD:
             yield sentences.FRONT_FIRST
-        if len({device.node for device in space.cluster.devices}) > 1:
+        if sum(bool(node.kinds) for node in space.cluster.nodes) > 1:
             yield sentences.BUCKETS_ON_CARDS
         if self.job.recompute is Recompute.CHOOSE:
             yield sentences.HIDDEN_AGAIN

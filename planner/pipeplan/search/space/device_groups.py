@@ -65,10 +65,7 @@ Modes = tuple[Mode, ...]
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """The device classes, in the order of their first devices."""
-    by_class: dict[tuple[str, Link], list[Device]] = {}
-    for device in cluster.devices:
-        by_class.setdefault((device.kind.name, cluster.nodes[device.node].link), []).append(device)
-    return tuple(DeviceClass(devices[0].kind, link, tuple(devices)) for (_, link), devices in by_class.items())
+    return tuple(DeviceClass(own[0].kind, cluster.nodes[own[0].node].link, own) for own in cluster.alike)
 
 
 def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None) -> StageDevices | None:
@@ -174,15 +171,15 @@ def aligned(cluster: Cluster, groups: StageDevices) -> bool:
 
 def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:
     """Yield every sequence of modes that the job allows; each may have several placements on devices."""
-    classes = device_classes(cluster)
     deepest = most_stages(job, layers, micro_batches)
     given = job.order is Order.GIVEN
-    class_of = {device.index: c for c, device_class in enumerate(classes) for device in device_class.devices}
-    listed = [class_of[device.index] for device in cluster.devices]
+    listed = _listed_classes(cluster) if given else []
 
     narrowest = min(job.replicas, default=1)
     most = min(micro_batches, len(cluster.devices))
-    widths = [r for r in sorted({*job.replicas} or range(1, most + 1)) if shares_equally(job, r, micro_batches)]
+    asked = sorted(job.replicas) or range(1, most + 1)
+    free = shares_equally(job, micro_batches + 1, micro_batches)  # so any number does
+    widths = [r for r in asked if r <= most and (free or micro_batches % r == 0)]
 
     def asked_for(modes: list[Mode]) -> bool:
         return not job.depths or len(modes) in job.depths
@@ -211,7 +208,13 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
                 yield from extend([*modes, Mode(c, width)], left, used + width)
                 left[c] += width
 
-    yield from extend([], [len(device_class.devices) for device_class in classes], 0)
+    yield from extend([], [len(devices) for devices in cluster.alike], 0)
+
+
+def _listed_classes(cluster: Cluster) -> list[int]:
+    """The number of the class of each device."""
+    class_of = {device.index: c for c, devices in enumerate(cluster.alike) for device in devices}
+    return [class_of[device.index] for device in cluster.devices]
 
 
 def most_stages(job: Job, layers: int, micro_batches: int) -> int:

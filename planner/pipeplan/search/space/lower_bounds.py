@@ -27,7 +27,7 @@ class LowerBounds:
     """
 
     def __init__(self, prices: Prices, size: int, splits: bool = False) -> None:
-        kinds = {device.kind.name: device.kind for device in prices.cluster.devices}
+        kinds = {kind.name: kind for kind, _ in prices.cluster.counts}
         tables = {name: prices.table(kind, size) for name, kind in kinds.items()}
         work = {name: table.forward + table.backward for name, table in tables.items()}
         first = [table.first_forward + table.first_backward for table in tables.values()]
@@ -79,13 +79,13 @@ class LowerBounds:
 
     def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
         """Lower bound in nanoseconds on plans with at most ``units`` stages of each kind, all with equal replicas."""
-        stages = [(name, replicas) for name, count in units.items() for _ in range(count)]
+        stages = [(name, replicas) for name, count in units.items() for _ in range(min(count, self._layers))]
         fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
         return self.of_stages(fastest)
 
     def evenly_shared(self, cluster: Cluster) -> int:
         """Nanoseconds if all devices shared the work of a step (or a sample) evenly: a lower bound on all plans."""
-        speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
+        speed = sum(count / self._slower[kind.name] for kind, count in cluster.counts)
         return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
 
     def of_teams(self, pools: Iterable[tuple[int, Mapping[str, int]]]) -> int:

@@ -40,17 +40,18 @@ def shared_link_loads(
             if len({device.node for device in (*a, *b)}) == 1:
                 continue  # no card serves those around it: one leads into this node, the other out of it
             source, target = (b, a) if back else (a, b)
-            busy = {
-                resource: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
-                for resource, own in _loads(cluster, source, target, micro_batches).items()
+            loads = {
+                resource: tuple(own.items()) for resource, own in _loads(cluster, source, target, micro_batches).items()
             }
-            found.append(LinkResource(s, reduce(np.maximum, busy.values()), back=back))
+            # Nanoseconds of each load: most nodes have the same one.
+            times = {
+                load: np.sum([count * occupancy(s, link) for link, count in load], axis=0) for load in {*loads.values()}
+            }
+            busy = {resource: times[load] for resource, load in loads.items()}
+            found.append(LinkResource(s, reduce(np.maximum, times.values()), back=back))
             if cluster.overlap is not Overlap.STREAM:
-                pairs = {
-                    (before[resource].tobytes(), busy[resource].tobytes()): (before[resource], busy[resource])
-                    for resource in busy
-                    if resource in before
-                }
+                each = {(id(before[one]), id(own)): (before[one], own) for one, own in busy.items() if one in before}
+                pairs = {(one.tobytes(), own.tobytes()): (one, own) for one, own in each.values()}
                 found += [LinkResource(s - 1, first, second, back) for first, second in pairs.values()]
             before = busy
     return tuple(found)
@@ -102,9 +103,21 @@ def _loads(
 ) -> dict[str, Counter[Link]]:
     """For each link resource the number of micro-batches that pass it in a step, by the link that they take."""
     period = lcm(len(source), len(target))
+    # Micro-batches whose tensors use the same resources: devices of one node share its card, and inside a node each
+    # pair has a link of its own.
+    turns = np.arange(min(period, micro_batches))
+    one, other = turns % len(source), turns % len(target)
+    from_, to = (np.array([device.node for device in group], np.int64) for group in (source, target))
+    outside = from_[one] * len(cluster.nodes) + to[other]
+    inside = from_[one] == to[other]
+    _, first, place = np.unique(
+        np.where(inside, -1 - one * len(target) - other, outside), return_index=True, return_inverse=True
+    )
+    many = np.zeros(len(first), np.int64)
+    np.add.at(many, place, -(-(micro_batches - turns) // period))
     loads: dict[str, Counter[Link]] = {}
-    for m in range(min(period, micro_batches)):
+    for m, count in sorted(zip(first.tolist(), many.tolist(), strict=True)):
         a, b = source[m % len(source)], target[m % len(target)]
         for resource in transfer(cluster, a, b, 0).resources:
-            loads.setdefault(resource, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // period)
+            loads.setdefault(resource, Counter())[cluster.link(a, b)] += count
     return loads

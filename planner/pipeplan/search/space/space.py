@@ -95,7 +95,7 @@ class Space:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self.prices = Prices(model, cluster, job, split)
         self.constraints = Constraints(model, cluster, job)
-        kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
+        kinds = [kind for kind, _ in cluster.counts]
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
         named = tuple(name for name in job.schedules if name != ANY)
