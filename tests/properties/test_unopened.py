@@ -1,10 +1,11 @@
 """Ways to split layers that are not known yet are bounded by their least work, whenever the search is stopped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -19,8 +20,9 @@ from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import LayerCost
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.sharding.least import least_work
-from pipeplan.costs.sharding.question import TeamQuestion, every_team, team_questions
+from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least_work
+from pipeplan.costs.sharding.question import TeamQuestion, every_team, every_way, team_questions
+from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.space.unopened import Unopened
@@ -30,7 +32,8 @@ from pipeplan_formulations.common.report import Limits
 from referee.bridge import objects
 from referee.questions import question
 
-SEEDS = range(7000, 7800)
+SEEDS, MANY = range(7000, 7800), range(7000, 12000)
+"""Seeds of questions, of which a twelfth is about teams, with two or three graphs of operators each."""
 
 
 class Counted(Clock):
@@ -46,9 +49,9 @@ class Counted(Clock):
             raise OutOfTimeError
 
 
-def with_teams() -> Iterator[tuple[int, Any, Any, Any]]:
+def with_teams(seeds: Iterable[int] = SEEDS) -> Iterator[tuple[int, Any, Any, Any]]:
     """Drawn questions about teams: of unlike devices, on meshes, with losses, recomputation and levels of ZeRO."""
-    for seed in SEEDS:
+    for seed in seeds:
         document = question(seed)
         if max(document["job"].get("teams") or [1]) > 1:
             with suppress(InputError):
@@ -77,6 +80,29 @@ def test_no_member_computes_less_than_the_least_work(questions: Any) -> None:
                     assert (least <= work).all()
                     seen, equal = seen + work.size, equal + int((least == work).sum())
     assert seen > 200 and equal
+
+
+def test_no_way_takes_less_than_the_least_steps(questions: Any) -> None:
+    """Of every layer, kind, micro-batch size and way along one axis, once and in a step; single ways reach it."""
+    seen, equal = 0, dict.fromkeys((0, 1, 5), 0)
+    for _, model, cluster, job in questions[4:16] if QUICK else with_teams(MANY):
+        with suppress(InputError):
+            for ways in every_way(model, cluster, job.of(model)).values():
+                for split, priced in ways.ways():
+                    for profile, passes in product(priced.profiles, (COUNTED, IN_HALVES)):
+                        between, kind = (split.placements, split.passes), cluster.kinds[profile.device]
+                        for count in equal:
+                            least = least_steps(ways, between, kind, profile.micro_batch, count, passes)
+                            taken = np.array([_taken(cost, count, passes) for cost in profile.costs])
+                            assert (least <= taken).all()
+                            seen, equal[count] = seen + taken.size, equal[count] + int((least == taken).sum())
+    assert seen > 200 and all(equal.values())
+
+
+def _taken(cost: LayerCost, count: int, passes: tuple[str, ...]) -> int:
+    """Nanoseconds of a layer in a step of so many micro-batches; without the update in one."""
+    once = sum(getattr(cost, name) for name in passes)
+    return count * once + cost.update if count else once
 
 
 def test_each_layer_has_the_least_work_of_its_own_times() -> None:
@@ -157,13 +183,18 @@ def test_each_bound_is_at_most_the_best_plan_of_its_teams(questions: Any) -> Non
 
 
 def test_no_choice_more_raises_a_bound_of_mixes(questions: Any) -> None:
-    """Mixes have all teams, and single devices where these are asked for: their bound is at most that of each alone."""
+    """Mixes have all teams, and single devices where these are asked for: their bound is at most that of each alone.
+
+    Meshes are in no mix.
+    """
     single = larger = 0
     for _, model, cluster, job in questions[:: 3 if QUICK else 1]:
         with suppress(InputError):
             own = job.of(model)
             bounds = Unopened(model, cluster, own)
-            assert all(bounds.of_mixes <= bounds.of_team(team) for team in bounds.sizes)
+            for team, ways in bounds.ways.items():
+                if not MeshTeams.of(ways.teams, own.batch, own.mesh_axes):
+                    assert bounds.of_mixes <= bounds.of_team(team)
             if 1 in own.teams:
                 space = Space(model, cluster, replace(own, teams=(1,)))
                 alone = min(space.lower_bounds(size).of_any(cluster) for size in space.sizes)

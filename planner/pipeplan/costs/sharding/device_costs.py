@@ -29,8 +29,12 @@ def device_cost(problem: MeshProblem, strategies: LayerStrategies, costs: Sequen
 
 def longer(problem: MeshProblem, strategies: LayerStrategies) -> dict[str, int]:
     """Return the nanoseconds of each pass that operators take longer because they are split; sums over layers."""
-    overhead = problem.layer.kind.shard_overhead * strategies.splits_any
-    operators = problem.graph.operators
+    return {name: strategies.splits_any * time for name, time in if_split(problem).items()}
+
+
+def if_split(problem: MeshProblem) -> dict[str, int]:
+    """Return the nanoseconds of each pass that operators take longer if any of them is split; sums over layers."""
+    overhead, operators = problem.layer.kind.shard_overhead, problem.graph.operators
     more = dict.fromkeys(("forward", "input_gradient"), overhead * len(operators))
     more["weight_gradient"] = overhead * sum(bool(operator.weights) for operator in operators)
     more = {

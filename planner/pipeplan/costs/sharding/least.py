@@ -1,6 +1,9 @@
-"""The least that each member of a team computes, however operators are split: a bound for ways that are not known yet.
+"""The least that each member of a team takes for a layer, before any way to split it is priced.
 
-docs/bounds/teams.md has the proof ("Ways that are not known yet").
+`least_work` knows no way: of each operator one of the most parts, and nothing that is sent. `least_steps` has the least
+of all strategies along one axis, redistributions, sums and updates included: one number in place of a frontier.
+
+docs/bounds/teams.md has the proofs ("Ways that are not known yet").
 """
 
 from math import gcd
@@ -10,10 +13,19 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.operators import Operator
+from pipeplan.costs.sharding.coordinates import combined
+from pipeplan.costs.sharding.device_costs import if_split
+from pipeplan.costs.sharding.layer_ways import LayerWays
+from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.ways import Between, TeamWays
+from pipeplan_formulations.common.clock import no_limit
+from pipeplan_formulations.sharding import frontier
 
 COUNTED, IN_HALVES = ("forward", "backward"), ("forward", "input_gradient", "weight_gradient")
+ONCE = combined(("summed", "update"))
+"""What a member does once per step."""
 
 
 def least_work(teams: Teams, kind: DeviceKind, size: int, passes: tuple[str, ...] = COUNTED) -> NDArray[np.int64]:
@@ -28,6 +40,53 @@ def least_work(teams: Teams, kind: DeviceKind, size: int, passes: tuple[str, ...
             known[key] = _least(teams.rooflines(number, kind, size), teams.team, passes)
         found.append(known[key])
     return np.array(found, np.int64)
+
+
+def least_steps(
+    ways: TeamWays, between: Between, kind: DeviceKind, size: int, count: int, passes: tuple[str, ...] = COUNTED
+) -> NDArray[np.int64]:
+    """Return for each layer the least nanoseconds of a member in a step, in any way along one axis.
+
+    Parameters
+    ----------
+    ways : TeamWays
+    between : Between
+        What passes between layers in parts.
+    kind : DeviceKind
+    size : int
+        Of micro-batches.
+    count : int
+        Micro-batches of the step, in each of which all ``passes`` run. Sums over the team and the update run once.
+        With 0, one micro-batch without these.
+    passes : tuple of str
+
+    Raises
+    ------
+    BeyondIntegersError, TooLargeError
+    """
+    known: dict[LayerWays, int] = {}
+    found = []
+    for number, (layer, cost) in enumerate(zip(ways.model.layers, ways.teams.costs(kind, size), strict=True)):
+        whole = sum(getattr(cost, name) for name in passes)
+        if not layer.operators:
+            found.append(count * whole + cost.update if count else whole)
+            continue
+        own = ways.layer(number, kind, size, *ends_of(*between, number))
+        if own not in known:
+            known[own] = _least_step(own, count, passes)
+        found.append(known[own])
+    return np.array(found, np.int64)
+
+
+def _least_step(own: LayerWays, count: int, passes: tuple[str, ...]) -> int:
+    """Nanoseconds of a layer in a step: of whole operators, or of split ones with what this adds to each of them."""
+    problem, layer, many = own.problem, own.rooflines, max(count, 1)
+    rows = many * combined(passes) + ONCE * (count > 0)
+    costs = int(frontier(problem.sharding.project(rows), no_limit()).points[0, 0])
+    costs += many * sum(map(layer.constant, passes))
+    whole: int = many * sum(getattr(layer.cost, name) for name in passes)
+    more = if_split(problem)
+    return max(costs, min(whole, costs + many * sum(more[name] for name in passes)))
 
 
 def _least(rooflines: Rooflines, team: int, passes: tuple[str, ...]) -> int:

@@ -113,10 +113,24 @@ class MixedQuestion:
         return mixes(self.cluster, self.sizes, by_size, len(self.together), most)
 
 
+def every_way(model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> dict[int, TeamWays]:
+    """Return the ways of a job's teams of several devices by size, none of which is priced yet.
+
+    Raises
+    ------
+    InputError
+        See `every_team`.
+    """
+    teams = every_team(model, cluster, job)
+    return {team: TeamWays(replace(own, clock=clock)) for team, own in teams.items()}
+
+
 def team_questions(
-    model: Model, cluster: Cluster, job: Job, clock: Clock | None = None
+    model: Model, cluster: Cluster, job: Job, clock: Clock | None = None, known: Mapping[int, TeamWays] | None = None
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     """Yield the questions of a job's teams of several devices: size by size each split, then mixes of sizes.
+
+    ``known``: those of `every_way`, maybe of more sizes, whose prices so far are used.
 
     Raises
     ------
@@ -125,8 +139,8 @@ def team_questions(
     OutOfTimeError
         Once the clock is over, if there is one.
     """
-    every = {team: replace(teams, clock=clock) for team, teams in every_team(model, cluster, job).items()}
-    return _questions(every, model, cluster, job)
+    every = every_way(model, cluster, job, clock)
+    return _questions(every if known is None else {team: known[team] for team in every}, model, cluster, job)
 
 
 def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
@@ -163,18 +177,19 @@ def _without(job: Job) -> bool:
 
 
 def _questions(
-    every: Mapping[int, Teams], model: Model, cluster: Cluster, job: Job
+    every: Mapping[int, TeamWays], model: Model, cluster: Cluster, job: Job
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     ways: dict[Split, Model] = {}
     nothing: list[str] = []
     alone = False
-    for team, teams in every.items():
+    for team, own in every.items():
+        teams = own.teams
         at_home = homeless(cluster, job, team) is None
         team_job = replace(
             job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes)
         )
         ways_of_team = {}
-        for split, costs in () if job.strategy else TeamWays(teams).ways(job.sequence_parallel):
+        for split, costs in () if job.strategy else own.ways(job.sequence_parallel):
             ways_of_team[split] = costs
             if at_home:
                 yield TeamQuestion(split, costs, team_cluster(cluster, team), team_job)
@@ -195,7 +210,7 @@ def _questions(
     if nothing and not alone and not _without(job):
         raise InputError(nothing[0])
     if every:
-        yield from _mixes(every, ways, model, cluster, job)
+        yield from _mixes({team: own.teams for team, own in every.items()}, ways, model, cluster, job)
 
 
 def _mixes(

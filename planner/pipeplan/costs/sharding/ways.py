@@ -52,6 +52,8 @@ NEARLY = 4096
 
 Figures = tuple[int, ...]
 """Sums of `LayerWays.figures` over layers, bytes in `PARTS` of theirs; on each kind for each micro-batch size."""
+Between = tuple[Placements, tuple[bool, ...]]
+"""The placements of what passes between layers, and the layers whose output has them; others are whole."""
 Alike = list[tuple[int, LayerWays]]
 """Ways of layers on a kind at a micro-batch size, and how many equal ones have each."""
 
@@ -76,7 +78,7 @@ class TeamWays:
         """
         names = {layer.operators: None for layer in self.model.layers if layer.operators}
         numbers = count()
-        for placements, passes in self._between if tokens else self._between[:1]:
+        for placements, passes in self.between(tokens):
             choices = {name: self._worthwhile(name, placements, passes) for name in names}
             every = _AllLayers(self, placements, passes)
             together = chain(*map(self._together, _with_and_without(choices)))
@@ -93,7 +95,7 @@ class TeamWays:
                 operator.name for operator in graph.operators if any(weight.shared for weight in operator.weights)
             }
             every[name] = tuple((dict.fromkeys(sorted(shared), (AxisStrategy(),)) | dict(main[name])).items())
-        return _AllLayers(self, *self._between[-1 if tokens else 0]).way(every, 0)
+        return _AllLayers(self, *self.between(tokens)[-1]).way(every, 0)
 
     def layer(self, i: int, kind: DeviceKind, size: int, input_: Placements, output: Placements) -> LayerWays:
         """Return the ways of a layer between given placements; one object for equal layers."""
@@ -140,9 +142,12 @@ class TeamWays:
         """The operators of layers, with an axis of samples."""
         return {name: with_samples(graph, self.teams.plain) for name, graph in self.model.operators.items()}
 
+    def between(self, tokens: bool = True) -> list[Between]:
+        """Return what may pass between layers, whole tensors first; ``tokens``: also parts of the tokens."""
+        return self._between if tokens else self._between[:1]
+
     @cached_property
-    def _between(self) -> list[tuple[Placements, tuple[bool, ...]]]:
-        """The placements of what passes between layers, each with the layers whose output has it: whole first."""
+    def _between(self) -> list[Between]:
         named = [self.graphs.get(layer.operators) for layer in self.model.layers]
         passes: dict[int, list[bool]] = {}
         for cut, (before, after) in enumerate(pairwise(named)):

@@ -92,11 +92,16 @@ class LowerBounds:
         """Lower bound in nanoseconds on plans of teams: each pool has devices, and the sizes of teams of its kinds."""
         best = ((many, max(1 / (team * self._slower[name]) for name, team in kinds.items())) for many, kinds in pools)
         speed = sum(many * each for many, each in best)
-        return max(_rounded(self._total * self._count / speed), _rounded(self._first * self._total))
+        return max(_rounded(self._total * self._count / speed), self._way)
 
     def of_any(self, cluster: Cluster) -> int:
         """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
-        return max(self.evenly_shared(cluster), 0 if self._bottleneck else _rounded(self._first * self._total))
+        return max(self.evenly_shared(cluster), self._way)
+
+    @property
+    def _way(self) -> int:
+        """Nanoseconds of one micro-batch's way through, which no step is shorter than; steps that overlap may be."""
+        return 0 if self._bottleneck else _rounded(self._first * self._total)
 
     def _of_rows(self, rows: list[tuple[float, int]], total: int, largest: int) -> int:
         """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""

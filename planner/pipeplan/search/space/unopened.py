@@ -1,7 +1,8 @@
-"""Lower bounds on plans of teams whose ways to split layers are not known yet, from the least work of any way."""
+"""Lower bounds on plans of teams whose ways to split layers are not priced yet; docs/bounds/teams.md has the proof."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -10,78 +11,173 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
-from pipeplan.costs.sharding.least import IN_HALVES, least_work
+from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least_work
 from pipeplan.costs.sharding.mixed import kind_name
 from pipeplan.costs.sharding.places import team_cluster
-from pipeplan.costs.sharding.question import every_team
-from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.question import every_way
+from pipeplan.costs.sharding.splits import MeshTeams
+from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.schedules import SPLIT
 from pipeplan.search.space.lower_bounds import LowerBounds
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import BeyondIntegersError
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.sharding import TooLargeError
+
+Pools = Sequence[tuple[int, Mapping[str, int]]]
+"""Devices, and the sizes of the teams of each kind that they may make up."""
 
 
 class Unopened:
     """Lower bounds in nanoseconds on plans of teams, whatever way to split layers they have.
 
-    A member has at least its part of the work (`least_work`), and all work is shared evenly over all devices. Stages of
-    unlike teams may have each layer on the teams that are best for it.
+    Attributes
+    ----------
+    ways : dict of int to TeamWays
+        Of teams of several devices, by size: what is priced for bounds is priced for these.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
-        self._cluster, self._job = cluster, job
-        self._teams = every_team(model, cluster, job)
-        self._known: dict[int, int] = {}
-        self._splits = model.slicing is not None and bool(set(job.schedules) & set(SPLIT))
+    def __init__(self, model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> None:
+        self.ways = every_way(model, cluster, job, clock)
+        self._cluster, self._job, self._clock = cluster, job, clock
+        self._of_team: dict[int, LeastSteps] = {}
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the teams of several devices, in the order in which they are opened."""
-        return tuple(self._teams)
+        return tuple(self.ways)
 
-    def of_team(self, team: int) -> int:
-        """Lower bound on plans whose teams all have this size, and more than one device."""
-        if team not in self._known:
-            teams = self._teams[team]
-            units = Counter(device.kind.name for device in team_cluster(self._cluster, team).devices)
-            pools = [(many, {name: 1}) for name, many in units.items()]
-            work = {size: dict(self._work(teams, size)) for size in teams.sizes}
-            self._known[team] = self._least(work, pools)
-        return self._known[team]
+    def of_team(self, team: int, enough: int = UNLIMITED) -> int:
+        """Return a lower bound on plans whose teams all have this size, and more than one device.
+
+        It is raised until it is ``enough``, or cannot be raised. With 0 it is the least work, shared evenly, or what
+        was found before: cheap, and weak.
+        """
+        if team not in self._of_team:
+            self._of_team[team] = self._teams_of(team)
+        return self._of_team[team].raised(enough)
+
+    @property
+    def of_mixes(self) -> int:
+        """Lower bound on plans whose teams may differ in size; single devices are among them if they are asked for.
+
+        Then it is not raised, as the single devices' work is what bounds it.
+        """
+        return self._mixes.raised(0 if 1 in self._job.teams else UNLIMITED)
+
+    def _between(self, team: int) -> list[Between]:
+        """What passes between layers in ways along one axis; nothing if a strategy of meshes is asked for."""
+        return [] if self._job.strategy else self.ways[team].between(self._job.sequence_parallel)
+
+    def _teams_of(self, team: int) -> "LeastSteps":
+        """Bounds of teams of one size."""
+        own, units = self.ways[team], Counter(device.kind.name for device in team_cluster(self._cluster, team).devices)
+        every: list[Between | None] = [*self._between(team)]
+        if not every or MeshTeams.of(own.teams, self._job.batch, self._job.mesh_axes):
+            every.append(None)
+        pools = [(many, {name: 1}) for name, many in units.items()]
+        return LeastSteps(
+            [(kind.name, kind, own) for kind in own.teams.kinds], (), self._job, every, pools, self._clock
+        )
 
     @cached_property
-    def of_mixes(self) -> int:
-        """Lower bound on plans whose teams may differ in size; single devices are among them if they are asked for."""
-        first = next(iter(self._teams.values()))
-        alone = 1 in self._job.teams
-        work: dict[int, dict[str, Array]] = {}
-        for size in first.sizes:
-            work[size] = {
-                kind_name(name, team): own
-                for team, teams in self._teams.items()
-                for name, own in self._work(teams, size)
-            }
-            for kind in _kinds(self._cluster) if alone else ():
-                costs = first.costs(kind, size)
-                work[size][kind.name] = np.array([cost.forward + cost.backward for cost in costs], np.int64)
-        devices = Counter(device.kind.name for device in self._cluster.devices)
+    def _mixes(self) -> "LeastSteps":
+        """Bounds of teams of several sizes."""
+        kinds = list({device.kind.name: device.kind for device in self._cluster.devices}.values())
+        alone = kinds if 1 in self._job.teams else []
+        rows = [(kind_name(kind.name, team), kind, own) for team, own in self.ways.items() for kind in own.teams.kinds]
         pools = []
-        for name, many in devices.items():
-            teams = {kind_name(name, team): team for team, own in self._teams.items() if name in own.places}
+        for name, many in Counter(device.kind.name for device in self._cluster.devices).items():
+            teams = {kind_name(name, team): team for team, own in self.ways.items() if name in own.teams.places}
             pools.append((many, teams | ({name: 1} if alone else {})))
-        return self._least(work, [(many, kinds) for many, kinds in pools if kinds])
-
-    def _work(self, teams: Teams, size: int) -> Iterator[tuple[str, Array]]:
-        for kind in _kinds(self._cluster):
-            if kind.name in teams.places:
-                whole = least_work(teams, kind, size)
-                least = np.minimum(whole, least_work(teams, kind, size, IN_HALVES)) if self._splits else whole
-                yield kind.name, teams.model.slices * least
-
-    def _least(self, work: Mapping[int, Mapping[str, Array]], pools: Sequence[tuple[int, Mapping[str, int]]]) -> int:
-        slices = next(iter(self._teams.values())).model.slices
-        first = 0.0 if self._splits else 1 / slices**2  # of attention, the least share
-        bounds = (LowerBounds.of_work(own, self._job, size, first).of_teams(pools) for size, own in work.items())
-        return min(bounds, default=0)
+        every = dict.fromkeys(each for team in self.ways for each in self._between(team))
+        return LeastSteps(rows, alone, self._job, [*every] or [None], pools, self._clock)
 
 
-def _kinds(cluster: Cluster) -> list[DeviceKind]:
-    return list({device.kind.name: device.kind for device in cluster.devices}.values())
+class LeastSteps:
+    """Lower bounds on plans of some teams, one for each micro-batch size and what passes between layers.
+
+    At first a member has at least its part of the work (`least_work`). A bound that is not enough is raised to what the
+    best strategies of each layer take (`least_steps`), which are found only then. All of it is shared evenly over all
+    devices. Stages of unlike teams may have each layer on the teams that are best for it.
+
+    Parameters
+    ----------
+    kinds : sequence of (str, DeviceKind, TeamWays)
+        The kinds of teams: name, devices, ways.
+    alone : sequence of DeviceKind
+        The kinds of single devices beside them.
+    job : Job
+    every : sequence of Between or None
+        What passes between layers in ways along one axis; None stands for meshes, whose bounds are not raised.
+    pools : Pools
+    clock : Clock or None
+        The time in which bounds are raised.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[tuple[str, DeviceKind, TeamWays]],
+        alone: Sequence[DeviceKind],
+        job: Job,
+        every: Sequence[Between | None],
+        pools: Pools,
+        clock: Clock | None,
+    ) -> None:
+        self._kinds, self._alone, self._job, self._pools, self._clock = kinds, alone, job, pools, clock
+        self._teams = kinds[0][2].teams
+        self._slices = self._teams.model.slices
+        splits = self._teams.model.slicing is not None and bool(set(job.schedules) & set(SPLIT))
+        self._passes = (COUNTED, IN_HALVES) if splits else (COUNTED,)
+        self._share = 0.0 if splits else 1 / self._slices**2  # of attention, the least of the first slice
+        weak = {size: self._bound(size, self._work(size), self._share) for size in self._teams.sizes}
+        self._bounds = {(each, size): bound for size, bound in weak.items() for each in every}
+        self._final: set[tuple[Between | None, int]] = {(None, size) for size in weak}
+
+    def raised(self, enough: int) -> int:
+        """Return the least bound, once it is ``enough`` or cannot be raised."""
+        while True:
+            between, size = least = min(self._bounds, key=self._bounds.__getitem__)
+            if self._bounds[least] >= enough or least in self._final or not self._has_time():
+                return self._bounds[least]
+            assert between is not None, "these are final"
+            self._final.add(least)
+            with suppress(BeyondIntegersError, TooLargeError):  # then the first bound is all that is known
+                self._bounds[least] = max(self._bounds[least], self._raised(between, size))
+
+    def _has_time(self) -> bool:
+        return self._clock is None or self._clock.left > 0
+
+    def _raised(self, between: Between, size: int) -> int:
+        """The bound of the best strategies of each layer."""
+        evenly = self._bound(size, self._steps(size, between, self._job.batch // size), 0.0)
+        return max(evenly, self._bound(size, self._steps(size, between, 0), self._share) if self._share else 0)
+
+    def _bound(self, size: int, work: Mapping[str, Array], share: float) -> int:
+        """The bound of the least nanoseconds of a micro-batch by kind; ``share``: of a micro-batch's way."""
+        work = {**work, **dict(self._of_devices(size))}
+        pools = [(many, {name: team for name, team in kinds.items() if name in work}) for many, kinds in self._pools]
+        return LowerBounds.of_work(work, self._job, size, share).of_teams([each for each in pools if each[1]])
+
+    def _of_devices(self, size: int) -> Iterator[tuple[str, Array]]:
+        """Nanoseconds of a micro-batch on single devices."""
+        for kind in self._alone:
+            costs = self._teams.costs(kind, size)
+            yield kind.name, np.array([cost.forward + cost.backward for cost in costs], np.int64)
+
+    def _work(self, size: int) -> dict[str, Array]:
+        """The least work of a micro-batch on teams in any way."""
+        return {
+            name: self._slices * np.minimum.reduce([least_work(ways.teams, kind, size, each) for each in self._passes])
+            for name, kind, ways in self._kinds
+        }
+
+    def _steps(self, size: int, between: Between, count: int) -> dict[str, Array]:
+        """The least time on teams of each of so many micro-batches, what is done once included; with 0 without it."""
+        many, found = count * self._slices, dict[str, Array]()
+        for name, kind, ways in self._kinds:
+            if between in ways.between():
+                rows = [least_steps(ways, between, kind, size, many, each) for each in self._passes]
+                least = np.minimum.reduce(rows)
+                found[name] = least // count if count else self._slices * least
+        return found
