@@ -1,5 +1,7 @@
 """Frontiers of sharding problems against all choices; classes of signatures; equal blocks."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -167,3 +169,20 @@ def test_sums_beyond_64_bits_are_refused() -> None:
     assert frontier(Sharding((large, large), maxima=1), clock()).points.tolist() == [[2**60]]
     with pytest.raises(BeyondIntegersError):
         Sharding((large,)).project(array((2,)))
+
+
+def test_a_few_signatures_have_the_classes_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What plain Python finds for few of them is what arrays find for many, impossible ones and ties included."""
+    draw, module = np.random.default_rng(0), import_module("pipeplan_formulations.sharding.classes")
+
+    def table(*shape: int) -> np.ndarray:
+        costs = draw.integers(0, 3, shape)
+        return np.where(draw.random(shape) < 0.05, UNLIMITED, costs)
+
+    for _ in range(300):
+        count, width = draw.integers(1, 9), draw.integers(1, 4)
+        costs, sides = table(count, width), [table(count, draw.integers(1, 4), width) for _ in range(draw.integers(4))]
+        few = classes(costs, sides).tolist()
+        monkeypatch.setattr(module, "FEW", 0)
+        assert classes(costs, sides).tolist() == few
+        monkeypatch.undo()

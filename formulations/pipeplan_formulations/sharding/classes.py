@@ -9,11 +9,15 @@
 """
 
 from collections.abc import Sequence
+from operator import le
 
 import numpy as np
 
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding.instance import Array, possible
+
+FEW = 12
+"""Largest number of signatures for which plain Python is faster than arrays."""
 
 
 def classes(costs: Array, sides: Sequence[Array]) -> Array:
@@ -25,6 +29,8 @@ def classes(costs: Array, sides: Sequence[Array]) -> Array:
     sides : sequence of array, shape (K, K_u, D)
         Costs of each of its edges, with the operator's own axis first.
     """
+    if len(costs) <= FEW:
+        return _few(costs, sides)
     count = len(costs)
     rows = np.concatenate(
         [np.zeros((count, 1), np.int64), *(_plain(side).reshape(count, -1) for side in sides)], axis=1
@@ -40,6 +46,25 @@ def classes(costs: Array, sides: Sequence[Array]) -> Array:
     class_of = np.full(count, -1)
     class_of[kept] = np.unique(kind[kept], return_inverse=True)[1]
     return class_of
+
+
+def _few(costs: Array, sides: Sequence[Array]) -> Array:
+    """`classes` in plain Python."""
+    count, fits, own = len(costs), possible(costs).tolist(), _plain(costs).tolist()
+    joined = _plain(np.concatenate(sides, axis=1)) if sides else np.zeros((count, 0), np.int64)
+    rows = joined.reshape(count, -1).tolist()
+
+    def better(one: int, two: int) -> bool:
+        """Whether the first signature is no worse than the second."""
+        return all(map(le, own[one], own[two])) and all(map(le, rows[one], rows[two]))
+
+    kept = [
+        fits[k] and not any(better(j, k) and (j < k or not better(k, j)) for j in range(count) if j != k)
+        for k in range(count)
+    ]
+    kinds = sorted({tuple(row) for row, keeps in zip(rows, kept, strict=True) if keeps})
+    number = {row: place for place, row in enumerate(kinds)}
+    return np.array([number[tuple(row)] if keeps else -1 for row, keeps in zip(rows, kept, strict=True)], np.int64)
 
 
 def _plain(costs: Array) -> Array:

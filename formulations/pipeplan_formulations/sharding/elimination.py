@@ -202,11 +202,11 @@ class Elimination(Generic[Table]):
 
         Of equal ones, those between tables of few operators are first, so that equal blocks are joined pairwise.
         """
-        beside = self._beside(v)
-        cells = math.prod(map(self._count, (v, *beside)))
-        fill = sum(not self._at[a] & self._at[b] for a, b in combinations(beside, 2))
-        work = cells * math.prod(self._factors[number].table.size for number in self._at[v])
-        return cells > WIDEST, fill, work, sum(self._factors[number].inside for number in self._at[v]), v
+        beside, own = self._beside(v), [self._factors[number] for number in self._at[v]]
+        cells = math.prod([self._classes.counts[u] for u in (v, *beside)])
+        fill = sum([self._at[a].isdisjoint(self._at[b]) for a, b in combinations(beside, 2)])
+        work = cells * math.prod([factor.table.size for factor in own])
+        return cells > WIDEST, fill, work, sum([factor.inside for factor in own]), v
 
     def run(self, order: Sequence[int] = ()) -> None:
         """Eliminate all operators, those of ``order`` first and in this order.

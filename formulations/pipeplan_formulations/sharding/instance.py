@@ -40,9 +40,10 @@ linear programme    `linear.linear_model`
 ==================  =============================================================
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -119,8 +120,10 @@ class Sharding:
                 raise ValueError(
                     f"{name} has costs of shape {table.shape} and {table.dtype}, expected {shape} of int64"
                 )
-            if int(table.min()) < 0:
-                raise ValueError(f"{name} has a negative cost: {int(table.min())}")
+        rows = self._rows
+        if int(rows.values.min()) < 0:
+            name, low = next((name, int(table.min())) for name, (table, _) in tables.items() if table.min() < 0)
+            raise ValueError(f"{name} has a negative cost: {low}")
         _require_countable(self.largest)
 
     @property
@@ -136,9 +139,10 @@ class Sharding:
     @cached_property
     def largest(self) -> tuple[int, ...]:
         """Upper bound on each coordinate of any choice."""
-        tables = [*self.costs, *(edge.costs for edge in self.edges)]
-        found = {id(table): table[possible(table)].max(axis=0, initial=0).tolist() for table in _different(tables)}
-        most = [found[id(table)] for table in tables]
+        rows = self._rows
+        least = np.where(possible(rows.values)[:, None], rows.values, 0)
+        found = dict(zip(rows.begins, np.maximum.reduceat(least, [*rows.begins.values()]).tolist(), strict=True))
+        most = [found[id(table)] for table in (*self.costs, *(edge.costs for edge in self.edges))]
         sums = [sum(column) for column in zip(*most, strict=True)]
         return (*sums[: self.sums], *(max(column) for column in list(zip(*most, strict=True))[self.sums :]))
 
@@ -175,23 +179,40 @@ class Sharding:
         if matrix.ndim != 2 or matrix.shape[1] != self.sums or (matrix.size and int(matrix.min()) < 0):
             raise ValueError(f"matrix has shape {matrix.shape}, expected (rows, {self.sums}), none of it negative")
         _require_countable((matrix.astype(object) @ np.array(self.largest[: self.sums], object)).tolist())
-        kept = self.maxima if maxima else 0
-
-        def combined(costs: Array) -> Array:
-            plain = np.where(possible(costs)[..., None], costs, 0)
-            rest = plain[..., self.sums : self.sums + kept]
-            new = np.concatenate([plain[..., : self.sums] @ matrix.T, rest], axis=-1)
-            return np.where(possible(costs)[..., None], new, UNLIMITED)
-
-        tables = (*self.costs, *(edge.costs for edge in self.edges))
-        new = {id(table): combined(table) for table in _different(tables)}
+        rows, kept = self._rows, self.maxima if maxima else 0
+        fits = possible(rows.values)[:, None]
+        plain = np.where(fits, rows.values, 0)
+        sums = plain[:, : self.sums] @ matrix.T
+        every = np.concatenate([sums, plain[:, self.sums : self.sums + kept]], axis=1) if kept else sums
+        new = rows.tables(np.where(fits, every, UNLIMITED))
         edges = tuple(edge._replace(costs=new[id(edge.costs)]) for edge in self.edges)
         return Sharding(tuple(new[id(costs)] for costs in self.costs), edges, kept)
 
+    @cached_property
+    def _rows(self) -> "_Rows":
+        """All costs."""
+        every = {id(table): table for table in (*self.costs, *(edge.costs for edge in self.edges))}
+        flat = [table.reshape(-1, self.coordinates) for table in every.values()]
+        begins = accumulate(map(len, flat), initial=0)
+        return _Rows(
+            np.concatenate(flat), dict(zip(every, begins, strict=False)), {k: t.shape for k, t in every.items()}
+        )
 
-def _different(tables: Sequence[Array]) -> Iterable[Array]:
-    """The tables, each object once."""
-    return {id(table): table for table in tables}.values()
+
+class _Rows(NamedTuple):
+    """The rows of different tables one behind another; by the id of each its first row, and its shape."""
+
+    values: Array
+    begins: dict[int, int]
+    shapes: dict[int, tuple[int, ...]]
+
+    def tables(self, values: Array) -> dict[int, Array]:
+        """Return such rows as tables."""
+        parts = np.split(values, [*self.begins.values()][1:])
+        return {
+            key: part.reshape(*shape[:-1], values.shape[1])
+            for (key, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
 
 
 class Cap(NamedTuple):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations
+from operator import add, itemgetter, le, sub
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +38,7 @@ class Bound(Protocol):
         ...
 
 
+Point = tuple[int, ...]
 RUN = 16
 """Largest number of points of a run."""
 PAIRS = 2**20
@@ -72,6 +74,16 @@ class SetTable:
         """Mean number of points of a cell, where there is no point a little more than 0."""
         return max(1, len(self.points)) / len(self.counts)
 
+    def listed(self, cell: tuple[int, ...]) -> dict[Point, None]:
+        """The points of a cell as tuples, in order."""
+        if cell not in self._listed:
+            self._listed[cell] = dict.fromkeys(map(tuple, self.at(cell).tolist()))
+        return self._listed[cell]
+
+    @cached_property
+    def _listed(self) -> dict[tuple[int, ...], dict[Point, None]]:
+        return {}
+
     def at(self, cell: tuple[int, ...]) -> Array:
         """The points of a cell, of shape (P, D)."""
         number = int(np.ravel_multi_index(cell, self.shape)) if cell else 0
@@ -90,7 +102,7 @@ class Sets:
 
     def __init__(self, clock: Clock, coordinates: int, maxima: int) -> None:
         self._clock, self._sums = clock, coordinates - maxima
-        self._nothing = np.zeros(coordinates, np.int64)
+        self._nothing, self._zero = np.zeros(coordinates, np.int64), (0,) * coordinates
         self.unit = SetTable((), np.array([0, 1]), self._nothing[None])
         random = np.random.default_rng(0)
         directions = random.dirichlet(np.full(coordinates, 0.7), 6 * coordinates)
@@ -122,23 +134,33 @@ class Sets:
         self, tables: Sequence[SetTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
     ) -> tuple[int, list[Array]]:
         """The class that gives ``target``, and its point in each table; ``cells[k]`` has the cell in each."""
-        order = sorted(range(len(tables)), key=lambda i: tables[i].size)
+        order, aim = sorted(range(len(tables)), key=lambda i: tables[i].size), tuple(target.tolist())
         for k, row in enumerate(cells):
-            found = self._picked([tables[i].at(row[i]) for i in order], self._nothing, target)
+            found = self._picked([tables[i].listed(row[i]) for i in order], self._zero, aim)
             if found is not None:
-                return k, [point for _, point in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+                return k, [np.array(point) for _, point in sorted(zip(order, found, strict=True), key=itemgetter(0))]
         raise AssertionError("every point comes from some class")
 
-    def _picked(self, sets: Sequence[Array], total: Array, target: Array) -> list[Array] | None:
+    def _picked(self, sets: Sequence[dict[Point, None]], total: Point, target: Point) -> list[Point] | None:
         """One point of each set that give ``target`` together with ``total``; None if there are none."""
-        sums = self._added(total, sets[0])
-        if len(sets) == 1:
-            return next(([point] for point in sets[0][(sums == target).all(axis=1)]), None)
-        for i in np.flatnonzero((sums <= target).all(axis=1)).tolist():
-            found = self._picked(sets[1:], sums[i], target)
-            if found is not None:
-                return [sets[0][i], *found]
+        if len(sets) == 1 and self._sums == len(target):
+            rest = tuple(map(sub, target, total))
+            return [rest] if rest in sets[0] else None
+        for point in sets[0]:
+            both = self._plus(total, point)
+            if len(sets) == 1:
+                if both == target:
+                    return [point]
+            elif all(map(le, both, target)):
+                found = self._picked(sets[1:], both, target)
+                if found is not None:
+                    return [point, *found]
         return None
+
+    def _plus(self, one: Point, two: Point) -> Point:
+        """Points of two parts together: sums, then maxima."""
+        many = self._sums
+        return (*map(add, one[:many], two[:many]), *map(max, one[many:], two[many:]))
 
     def _added(self, first: Array, second: Array) -> Array:
         """Points of two parts together: sums, then maxima."""

@@ -22,7 +22,7 @@ from pipeplan.core.strategies import UNSPLIT, LayerStrategies, Strategy, splits
 from pipeplan.costs.sharding.coordinates import COORDINATES, FASTEST, WORTH, combined, in_order, least
 from pipeplan.costs.sharding.device_costs import device_cost, longer
 from pipeplan.costs.sharding.prices import class_axes
-from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.problem import MeshProblem, added
 from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Choice, Edge, Sharding, frontier
@@ -216,11 +216,12 @@ class LayerWays:
             return None
         if problem.keeps not in self._fastest:
             self._fastest[problem.keeps] = problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH))
-        own, rows = _of_some(self._fastest[problem.keeps], fits)
+        own, rows, open_ = _of_some(self._fastest[problem.keeps], fits)
         found = least(own, self._clock)
         if found is None:
             return None
-        choice = tuple(int(row[k]) for row, k in zip(rows, found, strict=True))
+        at = dict(zip(open_, found, strict=True))
+        choice = tuple(int(row[at.get(v, 0)]) for v, row in enumerate(rows))
         costs = problem.sharding.evaluate(choice)
         assert costs is not None, "it was found"
         return Chosen(problem.layer_strategies(choice), costs)
@@ -231,12 +232,30 @@ class LayerWays:
         return sum(of[name] + more[name] for name in ("forward", "backward"))
 
 
-def _of_some(problem: Sharding, fits: list[list[bool]]) -> tuple[Sharding, list[NDArray[np.int64]]]:
-    """The problem of the signatures of the first operators that fit, and of all others; and the numbers of these."""
+def _of_some(problem: Sharding, fits: list[list[bool]]) -> tuple[Sharding, list[NDArray[np.int64]], list[int]]:
+    """The problem of the signatures of the first operators that fit, and of all others, with the numbers of these.
+
+    Operators without a choice are left out of it, and their costs added to others: last the operators that have one.
+    """
     rows = [*map(np.flatnonzero, fits), *(np.arange(len(own)) for own in problem.costs[len(fits) :])]
-    costs = tuple(own[row] for own, row in zip(problem.costs, rows, strict=True))
-    edges = tuple(Edge(u, v, table[np.ix_(rows[u], rows[v])]) for u, v, table in problem.edges)
-    return Sharding(costs, edges), rows
+    costs = [own[row] for own, row in zip(problem.costs, rows, strict=True)]
+    open_ = [v for v, row in enumerate(rows) if len(row) > 1] or [0]
+    place = {v: number for number, v in enumerate(open_)}
+    beside, edges = np.zeros((1, problem.coordinates), np.int64), []
+    for u, v, table in problem.edges:
+        table = table[rows[u][:, None], rows[v]]
+        if u in place and v in place:
+            edges.append(Edge(place[u], place[v], table))
+        elif u in place:
+            costs[u] = added(costs[u], table[:, 0])
+        elif v in place:
+            costs[v] = added(costs[v], table[0])
+        else:
+            beside = added(beside, table[0])
+    for v, own in enumerate(costs):
+        beside = beside if v in place else added(beside, own)
+    costs[open_[0]] = added(costs[open_[0]], beside)
+    return Sharding(tuple(costs[v] for v in open_), tuple(edges)), rows, open_
 
 
 def _restricted(problem: Sharding, fits: list[list[bool]]) -> Sharding:

@@ -54,7 +54,7 @@ class MeshProblem(MeshCopies):
         if self.count == 1:
             return self._of_one
         every = self._of_one.project(self.count * np.eye(len(COORDINATES), dtype=np.int64))
-        costs = [_added(own, self._beyond(each)) for own, each in zip(every.costs, self.graph.operators, strict=False)]
+        costs = [added(own, self._beyond(each)) for own, each in zip(every.costs, self.graph.operators, strict=False)]
         return Sharding((*costs, *every.costs[len(costs) :]), every.edges)
 
     def _beyond(self, operator: Operator) -> Array:
@@ -77,7 +77,7 @@ class MeshProblem(MeshCopies):
                 table = self.once(("made", alike), partial(self._to_maker, summed))
                 edges.append(Edge(index[summed.tensor], sums[summed.tensor], table))
             else:
-                costs.append(_added(self._from_behind(summed), self._to_input(summed)))
+                costs.append(added(self._from_behind(summed), self._to_input(summed)))
             for reader in self.readers[summed.tensor]:
                 key = "returned", alike, self.likeness[reader.name], reader.reads[summed.tensor]
                 table = self.once(key, partial(self._to_sum, summed, reader))
@@ -178,7 +178,7 @@ class MeshProblem(MeshCopies):
             back = [returned(reader, signature.strategy, name) for signature in others]
             goal = [gradient(maker, signature.strategy) for signature in makers]
             moved = _times(self.moves(name, True), back, goal, INPUT_GRADIENT).swapaxes(0, 1)
-            costs = _added(costs, moved)
+            costs = added(costs, moved)
         if {name, reader.name} <= {*self.graph.loss_names}:
             one, two = ([class_axes(signature.strategy) for signature in rows] for rows in (makers, others))
             agrees = np.array([[a == b for b in two] for a in one])
@@ -241,7 +241,7 @@ class MeshProblem(MeshCopies):
         if name in self.graph.inputs and name not in {summed.tensor for summed in self.sums} and self._sends(name):
             back = [returned(reader, signature.strategy, name) for signature in signatures]
             held = [state.held for state in states]
-            costs = _added(costs, _times(self.moves(name, True), back, held, INPUT_GRADIENT).swapaxes(0, 1))
+            costs = added(costs, _times(self.moves(name, True), back, held, INPUT_GRADIENT).swapaxes(0, 1))
         return costs
 
     def _costs(self, operator: Operator) -> Array:
@@ -251,17 +251,17 @@ class MeshProblem(MeshCopies):
         costs = self._alone(operator, rooflines).copy()
         moves, is_last = self.moves(name, False), self.tensors[name].end is not None and not self.readers.get(name)
         for k, (strategy, held) in enumerate(signatures):
-            costs[k] = _added(costs[k], _times(moves, [made(operator, strategy)], [held], FORWARD)[0, 0])
+            costs[k] = added(costs[k], _times(moves, [made(operator, strategy)], [held], FORWARD)[0, 0])
             if is_last:
                 back = _times(self.moves(name, True), [held], [gradient(operator, strategy)], INPUT_GRADIENT)[0, 0]
-                costs[k] = _added(costs[k], back)
+                costs[k] = added(costs[k], back)
         if self.joined:
             if local.name == rooflines.graph.operators[0].name:
                 costs[:, : len(PASSES)] += [rooflines.constant(pass_name) for pass_name in PASSES]
         else:
             for source in operator.reads:
                 if source in self.graph.inputs and source not in self.copied_names:
-                    costs = _added(costs, self._input(operator, source, signatures))
+                    costs = added(costs, self._input(operator, source, signatures))
         return costs
 
     def _alone(self, operator: Operator, rooflines: Rooflines) -> Array:
@@ -291,7 +291,7 @@ class MeshProblem(MeshCopies):
         if source not in {summed.tensor for summed in self.sums}:
             back = [returned(operator, signature.strategy, source) for signature in signatures]
             moved = _times(self.moves(source, True), back, [held], INPUT_GRADIENT)[:, 0]
-            costs = _added(costs, moved)
+            costs = added(costs, moved)
         return costs
 
     def _tie(self, shared: SharedWeight) -> Edge:
@@ -311,7 +311,7 @@ def _free(count: int) -> Array:
     return np.zeros((count, len(COORDINATES)), np.int64)
 
 
-def _added(one: Array, two: Array) -> Array:
+def added(one: Array, two: Array) -> Array:
     """The sum of costs, `UNLIMITED` where one of them is."""
     return np.where(np.maximum(one, two) >= UNLIMITED, UNLIMITED, one + two)
 
