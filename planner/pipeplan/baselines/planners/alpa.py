@@ -71,14 +71,16 @@ def _solve(choices: Sequence[Sequence[Submesh]], layers: int, cap: float) -> Rea
     total = len(choices)
     table = np.full((total + 1, layers + 1), np.inf)
     table[total, layers] = 0.0
+    capped: dict[int, Real] = {}  # latencies within the cap, of submeshes that several numbers of devices have
     for used in range(total - 1, -1, -1):
         check_deadline()
         for submesh in choices[used]:
             behind = table[used + submesh.devices]
             if not np.isfinite(behind).any():
                 continue
-            sums = np.where(submesh.latency <= cap, submesh.latency + behind, np.inf)
-            np.minimum(table[used], sums.min(axis=1), out=table[used])
+            if id(submesh) not in capped:
+                capped[id(submesh)] = np.where(submesh.latency <= cap, submesh.latency, np.inf)
+            np.minimum(table[used], (capped[id(submesh)] + behind).min(axis=1), out=table[used])
     return table
 
 

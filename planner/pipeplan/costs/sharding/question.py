@@ -130,7 +130,7 @@ def team_questions(
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     """Yield the questions of a job's teams of several devices: size by size each split, then mixes of sizes.
 
-    ``known``: those of `every_way`, maybe of more sizes, whose prices so far are used.
+    ``known``: those of `every_way`, maybe of more sizes, of teams and of micro-batches, whose prices so far are used.
 
     Raises
     ------
@@ -140,7 +140,9 @@ def team_questions(
         Once the clock is over, if there is one.
     """
     every = every_way(model, cluster, job, clock)
-    return _questions(every if known is None else {team: known[team] for team in every}, model, cluster, job)
+    if known is not None:
+        every = {team: known[team].at(own.teams.sizes) for team, own in every.items()}
+    return _questions(every, model, cluster, job)
 
 
 def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:

@@ -60,6 +60,13 @@ class Teams:
         if self.clock is not None:
             self.clock.check()
 
+    def at(self, sizes: tuple[int, ...]) -> "Teams":
+        """Return the same teams at other micro-batch sizes, with what is known of layers."""
+        found = replace(self, sizes=sizes)
+        found._costs.update(self._costs)
+        found._rooflines.update(self._rooflines)
+        return found
+
     @cached_property
     def places(self) -> Mapping[str, Place]:
         """For each kind that has teams where these lie."""

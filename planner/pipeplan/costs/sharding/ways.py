@@ -11,6 +11,7 @@ Tensors between layers are whole on every device, or all those that can be are s
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count, pairwise, product
@@ -70,6 +71,14 @@ class TeamWays:
         self.teams, self.model = teams, teams.model
         self._layers: dict[tuple[object, ...], LayerWays] = {}
         self._known: dict[object, dict[object, object]] = {}
+
+    def at(self, sizes: tuple[int, ...]) -> "TeamWays":
+        """Return the ways at these micro-batch sizes; what is priced for these is priced here."""
+        if sizes == self.teams.sizes:
+            return self
+        found = copy(self)
+        found.teams = self.teams.at(sizes)
+        return found
 
     def ways(self, tokens: bool = True) -> Iterator[tuple[Split, Model]]:
         """Yield the ways that are worth searching, each with the costs of a device: a profile for each size.
