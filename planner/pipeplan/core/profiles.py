@@ -117,7 +117,10 @@ class SliceProfile:
 def _check(costs: tuple[LayerCost, ...], provenance: Provenance, what: str) -> None:
     each_a(costs, LayerCost, f"costs of the {what}")
     each_a((provenance,), Provenance, f"provenance of the {what}")
+    numbers: dict[int, int] = {}  # like layers have the same object, which is checked once
     for number, cost in enumerate(costs):
+        numbers.setdefault(id(cost), number)
+    for number in numbers.values():
         for each in fields(LayerCost):
-            whole(getattr(cost, each.name), f"{each.name} of layer {number} in the {what}")
-        plain(cost)
+            whole(getattr(costs[number], each.name), f"{each.name} of layer {number} in the {what}")
+        plain(costs[number])
