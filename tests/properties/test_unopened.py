@@ -99,6 +99,17 @@ def test_no_way_takes_less_than_the_least_steps(questions: Any) -> None:
     assert seen > 200 and all(equal.values())
 
 
+def test_layers_without_a_choice_leave_the_bound_of_work() -> None:
+    """Where no way passes parts of the tokens, as some layer cannot, what they would take is not known."""
+    model, cluster, job = objects(question(1461711))
+    bounds, nothing = Unopened(model, cluster, job.of(model)), 0
+    for team, ways in bounds.ways.items():
+        assert bounds.of_team(team, 0) <= bounds.of_team(team)
+        for between, kind, size in product(ways.between(), ways.teams.kinds, ways.teams.sizes):
+            nothing += int((least_steps(ways, between, kind, size, 1) == 0).sum())
+    assert nothing
+
+
 def _taken(cost: LayerCost, count: int, passes: tuple[str, ...]) -> int:
     """Nanoseconds of a layer in a step of so many micro-batches; without the update in one."""
     once = sum(getattr(cost, name) for name in passes)

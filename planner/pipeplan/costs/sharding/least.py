@@ -79,10 +79,16 @@ def least_steps(
 
 
 def _least_step(own: LayerWays, count: int, passes: tuple[str, ...]) -> int:
-    """Nanoseconds of a layer in a step: of whole operators, or of split ones with what this adds to each of them."""
+    """Nanoseconds of a layer in a step: of whole operators, or of split ones with what this adds to each of them.
+
+    0 if there is no choice: then no way has this between its layers.
+    """
     problem, layer, many = own.problem, own.rooflines, max(count, 1)
     rows = many * combined(passes) + ONCE * (count > 0)
-    costs = int(frontier(problem.sharding.project(rows), no_limit()).points[0, 0])
+    points = frontier(problem.sharding.project(rows), no_limit()).points
+    if not len(points):
+        return 0
+    costs = int(points[0, 0])
     costs += many * sum(map(layer.constant, passes))
     whole: int = many * sum(getattr(layer.cost, name) for name in passes)
     more = if_split(problem)
