@@ -33,6 +33,7 @@ def largest_first(chunks: Tensor, generator: torch.Generator) -> Tensor:
 
 WAYS: dict[str, dict[str, Any]] = {
     "least energy": {},
+    "least energy, not returned": {"feedback": False},
     "at random, not returned": {"importance": at_random, "feedback": False},
     "largest first, not returned": {"importance": largest_first, "feedback": False},
 }

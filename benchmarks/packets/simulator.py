@@ -1,22 +1,75 @@
 """Event simulation of packets: ports that serve by priority, senders with a window, receivers that may go on early.
 
+The network is a leaf-spine fabric, of which a packet passes four ports::
+
+    host ── card ──▶ leaf ── up ──▶ spine ── down ──▶ leaf ── last ──▶ host
+
 Times are whole nanoseconds. Of events at one time the kind decides, then the message, then the packet.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any
-
-from benchmarks.packets.fabric import UNLIMITED, Fabric, mixed
 
 ARRIVE, ACKNOWLEDGE, NOTICE, BEGIN, FINISH, SERVE = range(6)
 """Kinds of events, in the order in which those of one time are handled."""
-Event = tuple[Any, ...]
-"""Its time, its kind, the numbers of a message and a packet or of a port, and what else its handler reads."""
 Packet = tuple[int, int, tuple[int, ...], int]
 """Bytes, class, path, and when it was sent."""
+
+
+def mixed(seed: int, a: int, b: int) -> int:
+    """Return 31 pseudo-random bits of three numbers (finaliser of SplitMix64: Steele et al., OOPSLA 2014)."""
+    x = (seed * 0x9E3779B97F4A7C15 + a * 0xD1B54A32D192ED03 + b * 0x8CB92BA72F3D8DD7) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x >> 33
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """``leaves`` switches with so many ``hosts`` each, joined by ``spines``.
+
+    All links have one ``rate``, in bytes per second, and a bit travels ``delay`` nanoseconds along each; ``packet`` is
+    the largest one, in bytes. Class 0 is served first. A switch drops a packet if with it more bytes would wait at the
+    port than ``thresholds`` has for its class; what is in transmission does not wait. Cards drop nothing, as windows
+    hold senders back. ``sprayed``: each packet takes a path of its own, drawn by a hash; otherwise each pair of hosts
+    has one.
+    """
+
+    leaves: int
+    hosts: int
+    spines: int
+    rate: int
+    delay: int
+    packet: int
+    thresholds: tuple[int, ...]
+    sprayed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of hosts."""
+        return self.leaves * self.hosts
+
+    @property
+    def round_trip(self) -> int:
+        """Nanoseconds from sending a packet over idle links to its acknowledgement."""
+        return 4 * (self.wire(self.packet) + 2 * self.delay)
+
+    def wire(self, size: int) -> int:
+        """Return the nanoseconds in which so many bytes leave a port."""
+        return -(-size * 10**9 // self.rate)
+
+    def paths(self, source: int, target: int) -> list[tuple[int, ...]]:
+        """Return the ports along each path between two hosts: numbers of cards, last links, links up and down."""
+        here, there, last = source // self.hosts, target // self.hosts, self.size + target
+        if here == there:
+            return [(source, last)]
+        up, down = 2 * self.size, 2 * self.size + self.leaves * self.spines
+        return [(source, up + here * self.spines + s, down + s * self.leaves + there, last) for s in range(self.spines)]
 
 
 @dataclass(frozen=True)
@@ -78,82 +131,70 @@ class Flow:
     message: Message
     number: int
     packets: int
-    last: int
     paths: list[tuple[int, ...]]
     window: int
-    waits: int
-    followers: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    missing: int
+    lost: deque[int] = field(default_factory=deque)
     fresh: int = 0
     flying: int = 0
     sends: int = 0
     credit: int = 0
     cut: int = -1
-    missing: int = 0
     received: int = 0
     used: int = 0
     begun: int = -1
     done: int = -1
-    until: int = UNLIMITED
+    until: float = inf
 
 
 class Simulation:
-    """State of a run. The heap holds one event for each packet in motion and for each port where packets wait."""
+    """State of a run. The heap holds one event for each packet in motion and for each port where packets wait.
+
+    An event is its time, its kind, and what its handler reads: a message and a packet by their numbers, or a port.
+    """
 
     def __init__(self, fabric: Fabric, messages: Sequence[Message], repair: Repair, seed: int) -> None:
         self.fabric, self.repair, self.seed = fabric, repair, seed
-        self.full, self.most, self.delay, self.back = fabric.packet, fabric.window, fabric.delay, fabric.back
+        self.wire, self.back = cache(fabric.wire), 4 * fabric.delay  # headers go ahead of all packets
+        self.most = -(-fabric.round_trip // self.wire(fabric.packet))  # packets on the way keep an idle path busy
         self.flows = [self._flow(number, message) for number, message in enumerate(messages)]
-        for number, message in enumerate(messages):
-            for before in message.after:
-                self.flows[before].followers.append(number)
-        self.thresholds = fabric.limits()
-        self.wire = {size: fabric.wire(size) for size in {self.full, *(flow.last for flow in self.flows)}}
-        self.free, self.waiting = [0] * len(self.thresholds), [0] * len(self.thresholds)
-        self.queues: list[list[deque[Event]]] = [[deque() for _ in levels] for levels in self.thresholds]
-        self.heap: list[Event] = [(m.ready, BEGIN, n) for n, m in enumerate(messages) if not m.after]
+        self.free, self.waiting = defaultdict[int, int](int), defaultdict[int, int](int)  # of each port
+        self.queues: dict[int, list[deque[tuple[int, int, int, Packet]]]] = defaultdict(
+            lambda: [deque() for _ in fabric.thresholds]
+        )
+        self.heap: list[tuple[Any, ...]] = [(m.ready, BEGIN, n) for n, m in enumerate(messages) if not m.after]
         self.sent, self.dropped = 0, [0] * len(fabric.thresholds)
 
     def _flow(self, number: int, message: Message) -> Flow:
         if message.size < 1:
             raise ValueError(f"message {number} has {message.size} bytes; a message has at least 1")
-        packets = -(-message.size // self.full)
+        packets = -(-message.size // self.fabric.packet)
         paths = self.fabric.paths(message.source, message.target)
         if not self.fabric.sprayed:
             paths = [paths[mixed(self.seed, message.source, message.target) % len(paths)]]
-        last = message.size - (packets - 1) * self.full
-        flow = Flow(message, number, packets, last, paths, self.most, len(message.after))
-        flow.missing = packets - int(packets * message.tolerated)
-        return flow
+        missing = packets - int(packets * message.tolerated)
+        return Flow(message, number, packets, paths, self.most, missing)
 
     def run(self) -> Outcome:
         """Handle all events in turn."""
         heap, flows = self.heap, self.flows
-        handlers = (self.arrive, self.acknowledge, self.notice, self.begin, self.finish, self.serve)
+        handlers = (self.arrive, self.hear, self.hear, self.begin, self.finish, self.serve)
         heapify(heap)
         while heap:
-            event = heappop(heap)
-            handlers[event[1]](event)
+            now, kind, *subject = heappop(heap)
+            handlers[kind](now, *subject)
         if any(flow.done < 0 for flow in flows):
             raise ValueError("messages wait for each other, so some never begin")
-        never = [(flow, k) for flow in flows for k in (*range(flow.fresh, flow.packets), *flow.lost)]
-        return Outcome(
-            begun=[flow.begun for flow in flows],
-            done=[flow.done for flow in flows],
-            used=[flow.used for flow in flows],
-            sent=self.sent,
-            arrived=sum(flow.received for flow in flows),
-            left_out=sum(self.bytes(flow, k) for flow, k in never),
-            dropped=self.dropped,
-        )
+        times, used = ([flow.begun for flow in flows], [flow.done for flow in flows]), [flow.used for flow in flows]
+        left_out = sum(self.bytes(flow, k) for flow in flows for k in (*range(flow.fresh, flow.packets), *flow.lost))
+        return Outcome(*times, used, self.sent, sum(flow.received for flow in flows), left_out, self.dropped)
 
     def bytes(self, flow: Flow, k: int) -> int:
         """Return the bytes of a packet."""
-        return self.full if k < flow.packets - 1 else flow.last
+        return min(self.fabric.packet, flow.message.size - k * self.fabric.packet)
 
-    def begin(self, event: Event) -> None:
+    def begin(self, now: int, number: int) -> None:
         """Send the first window of a message."""
-        now, _, number = event
         flow = self.flows[number]
         flow.begun = now
         if flow.message.deadline is not None:
@@ -167,86 +208,72 @@ class Simulation:
                 k = flow.fresh
                 flow.fresh += 1
             else:
-                k = flow.lost.pop(0)
+                k = flow.lost.popleft()
             paths, size = flow.paths, self.bytes(flow, k)
             path = paths[mixed(self.seed, flow.number, flow.sends) % len(paths)] if len(paths) > 1 else paths[0]
             flow.flying += 1
             flow.sends += 1
             self.sent += size
-            self.arrive((now, ARRIVE, flow.number, k, 0, (size, flow.message.priority, path, now)))
+            self.arrive(now, flow.number, k, 0, (size, flow.message.priority, path, now))
 
-    def arrive(self, event: Event) -> None:
+    def arrive(self, now: int, number: int, k: int, hop: int, packet: Packet) -> None:
         """Take a packet to its target, or to its next port, which sends it on, keeps it or drops it."""
-        now, _, number, k, hop, packet = event
         size, priority, path, sent = packet
         if hop == len(path):
-            self.receive(now, self.flows[number], k, size)
+            flow = self.flows[number]
+            flow.missing -= 1
+            flow.received += size
+            heappush(self.heap, (now + self.back, ACKNOWLEDGE, number, k))
+            if not flow.missing:
+                self.finish(now, number)
             return
         port = path[hop]
         waiting = self.waiting[port]
-        if not waiting and self.free[port] <= now:
-            self.transmit(now, port, number, k, hop, packet)
-        elif waiting + size <= self.thresholds[port][priority]:
-            if not waiting:
-                heappush(self.heap, (self.free[port], SERVE, port))
-            self.waiting[port] = waiting + size
+        idle = not waiting and self.free[port] <= now
+        if idle or not hop or waiting + size <= self.fabric.thresholds[priority]:
+            self.waiting[port] += size
             self.queues[port][priority].append((number, k, hop, packet))
+            if idle:
+                self.serve(now, port)
+            elif not waiting:
+                heappush(self.heap, (self.free[port], SERVE, port))
         else:
             self.dropped[priority] += size
             noticed = now + self.repair.wait if self.repair.fast else max(now, sent + self.repair.wait)
             heappush(self.heap, (noticed, NOTICE, number, k, sent))
 
-    def transmit(self, now: int, port: int, number: int, k: int, hop: int, packet: Packet) -> None:
-        """Send a packet along the link behind a port."""
-        self.free[port] = free = now + self.wire[packet[0]]
-        heappush(self.heap, (free + self.delay, ARRIVE, number, k, hop + 1, packet))
-
-    def serve(self, event: Event) -> None:
+    def serve(self, now: int, port: int) -> None:
         """Send the first packet of the first class that waits at a port."""
-        now, _, port = event
         number, k, hop, packet = next(queue for queue in self.queues[port] if queue).popleft()
         self.waiting[port] -= packet[0]
-        self.transmit(now, port, number, k, hop, packet)
+        self.free[port] = free = now + self.wire(packet[0])
+        heappush(self.heap, (free + self.fabric.delay, ARRIVE, number, k, hop + 1, packet))
         if self.waiting[port]:
-            heappush(self.heap, (self.free[port], SERVE, port))
+            heappush(self.heap, (free, SERVE, port))
 
-    def receive(self, now: int, flow: Flow, k: int, size: int) -> None:
-        """Count a packet at its target."""
-        flow.missing -= 1
-        flow.received += size
-        heappush(self.heap, (now + self.back, ACKNOWLEDGE, flow.number, k))
-        if not flow.missing:
-            self.finish((now, FINISH, flow.number))
-
-    def finish(self, event: Event) -> None:
+    def finish(self, now: int, number: int) -> None:
         """Go on with what has arrived: begin what waited for a message, and tell its source to stop."""
-        now, flow = event[0], self.flows[event[2]]
+        flow = self.flows[number]
         if flow.done >= 0:
             return
         flow.done, flow.used, flow.until = now, flow.received, now + self.back
-        for follower in (self.flows[number] for number in flow.followers):
-            follower.waits -= 1
-            if not follower.waits:
-                heappush(self.heap, (max(now, follower.message.ready), BEGIN, follower.number))
+        for follower, message in enumerate(flow.message for flow in self.flows):
+            if number in message.after and all(self.flows[before].done >= 0 for before in message.after):
+                heappush(self.heap, (max(now, message.ready), BEGIN, follower))
 
-    def acknowledge(self, event: Event) -> None:
-        """Widen the window by one packet for each window that arrived."""
-        flow = self.flows[event[2]]
-        flow.flying -= 1
-        flow.credit += 1
-        if flow.credit >= flow.window:
-            flow.window, flow.credit = min(flow.window + 1, self.most), 0
-        self.send(event[0], flow)
-
-    def notice(self, event: Event) -> None:
-        """Narrow the window, and keep a dropped packet for later."""
-        now, _, number, k, sent = event
+    def hear(self, now: int, number: int, k: int, dropped: int | None = None) -> None:
+        """Widen the window by a packet for each one that arrived; narrow it for a packet ``dropped``, sent then."""
         flow = self.flows[number]
         flow.flying -= 1
-        flow.lost.append(k)
-        if sent > flow.cut:
-            flow.cut, flow.credit = now, 0
-            flow.window = max(flow.window // 2, 1) if self.repair.fast else 1
+        if dropped is None:
+            flow.credit += 1
+            if flow.credit >= flow.window:
+                flow.window, flow.credit = min(flow.window + 1, self.most), 0
+        else:
+            flow.lost.append(k)
+            if dropped > flow.cut:
+                flow.cut, flow.credit = now, 0
+                flow.window = max(flow.window // 2, 1) if self.repair.fast else 1
         self.send(now, flow)
 
 

@@ -4,14 +4,14 @@ Beside every figure of tolerated loss stand two lossless controls with fast repa
 beforehand as the loss may take. Means over seeds, with intervals of 95 %; a few minutes of one core.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import ceil, sqrt
 from statistics import mean, stdev
 
-from benchmarks.packets.fabric import Fabric
-from benchmarks.packets.simulator import Message, Outcome, Repair, simulate
+from benchmarks.packets.simulator import Fabric, Message, Outcome, Repair, simulate
 from benchmarks.packets.workloads import exchange, halves, incast, permutation, ring, sums_of
 
 from pipeplan import Plan, load_cluster, load_model, solve
@@ -25,16 +25,21 @@ MODEL, NODES, BATCH = "resnet-50", 8, 256
 
 @dataclass(frozen=True)
 class Way:
-    """What becomes of gradients: ``left`` out beforehand, ``tolerated``, or what is late at a deadline (in ideals)."""
+    """What becomes of gradients: ``left`` out beforehand, ``tolerated``, or what is late at a deadline (in ideals).
+
+    ``buffer`` is the part of its threshold from which on the last class is dropped.
+    """
 
     fast: bool = True
     left: float = 0.0
     tolerated: float = 0.0
     deadline: float = 0.0
+    buffer: float = 1.0
 
     def run(self, fabric: Fabric, messages: Sequence[Message], seed: int, ideal: int = 0) -> Outcome:
         """Simulate messages so; fast repair takes a round trip."""
         late, tolerated = round(self.deadline * ideal) or None, self.tolerated
+        fabric = replace(fabric, thresholds=(*fabric.thresholds[:-1], round(self.buffer * fabric.thresholds[-1])))
         sent = [
             replace(m, size=ceil(m.size * (1 - self.left)), tolerated=tolerated, deadline=late) if m.gradients else m
             for m in messages
@@ -56,25 +61,20 @@ WAYS = {
     "fast repair, on at 0.9 of the ideal": Way(deadline=0.9),
 }
 SMALL = {
-    "fast repair": (1.0, Way()),
-    "20 % of small ones left out": (1.0, Way(left=2 * LOST)),
-    "20 % of small ones tolerated": (1.0, Way(tolerated=2 * LOST)),
-    "the same, dropped from half a buffer on": (0.5, Way(tolerated=2 * LOST)),
+    "fast repair": Way(),
+    "20 % of small ones left out": Way(left=2 * LOST),
+    "20 % of small ones tolerated": Way(tolerated=2 * LOST),
+    "the same, dropped from half a buffer on": Way(tolerated=2 * LOST, buffer=0.5),
 }
-"""For gradients in two classes: from what part of the buffer on small ones are dropped, and what becomes of them."""
 
 
-def print_head(name: str, *columns: str) -> None:
-    """Print the first line of a table."""
-    print(f"\n{name:40}" + "".join(f"{column:>18}" for column in columns))
-
-
-def print_row(name: str, row: Callable[[int], Sequence[float]]) -> None:
-    """Print the mean of each column over seeds, and its interval."""
-    columns = list(zip(*map(row, SEEDS), strict=True))
-    half = STUDENT / sqrt(len(SEEDS))
-    cells = [f"{mean(column):.3f} ± {half * stdev(column):.3f}" for column in columns]
-    print(f"{name:40}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
+def print_table(name: str, columns: str, ways: Mapping[str, Way], row: Callable[[Way, int], Sequence[float]]) -> None:
+    """Print the mean of each column over seeds, and its interval; a row is a function of way and seed."""
+    print(f"\n{name:40}" + "".join(f"{column:>18}" for column in columns.split("; ")))
+    for label, way in ways.items():
+        drawn, half = zip(*(row(way, seed) for seed in SEEDS), strict=True), STUDENT / sqrt(len(SEEDS))
+        cells = [f"{mean(column):.3f} ± {half * stdev(column):.3f}" for column in drawn]
+        print(f"{label:40}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
 
 
 def flows(fabric: Fabric, pattern: Callable[[int], list[Message]], way: Way, seed: int) -> Sequence[float]:
@@ -106,13 +106,11 @@ def data_parallel() -> tuple[Plan, Fabric]:
     return found.front_first.plan, Fabric(leaves, 4, 4, link.bandwidth, delay, 9000, (200_000,) * 8)
 
 
-Sums = Callable[[Message, int], list[Message]]
-
-
-def waited(plan: Plan, fabric: Fabric, sums: Sums, way: Way, seed: int) -> Sequence[float]:
+def waited(
+    plan: Plan, fabric: Fabric, sums: Callable[[Message, int], list[Message]], way: Way, seed: int
+) -> Sequence[float]:
     """Return milliseconds that the next step waits for sums and that they go on, and shares used and dropped."""
-    messages: list[Message] = []
-    needed: list[int] = []
+    messages, needed = list[Message](), list[int]()
     for like, when in sums_of(plan, load_model(MODEL), len(fabric.thresholds)):
         messages += sums(like, len(messages))
         needed += [when] * (len(messages) - len(needed))
@@ -126,31 +124,19 @@ def main() -> None:
     """Print all tables."""
     crowd = partial(incast, DATA_CENTRE.size, SERVERS, BYTES)
     circle = partial(permutation, DATA_CENTRE.size, 4 * BYTES)
-    for name, pattern, sprayed, ways in (
-        ("incast, hashed paths", crowd, False, WAYS),
-        ("incast, sprayed paths", crowd, True, FAST),
-        ("permutation, hashed paths", circle, False, FAST),
-        ("permutation, sprayed paths", circle, True, FAST),
-    ):
-        print_head(name, "mean / ideal", "p99 / ideal", "used", "dropped")
-        for label, way in ways.items():
-            print_row(label, partial(flows, replace(DATA_CENTRE, sprayed=sprayed), pattern, way))
-    print_head(
-        "incast, half of it small", "mean / ideal", "p99 / ideal", "small used", "large dropped", "small dropped"
-    )
-    (full,) = DATA_CENTRE.thresholds
-    for label, (part, way) in SMALL.items():
-        fabric = replace(DATA_CENTRE, thresholds=(full, round(full * part)))
-        print_row(label, partial(flows, fabric, lambda seed: halves(crowd(seed)), way))
+    columns = "mean / ideal; p99 / ideal; used; dropped"
+    for pattern, sprayed in product((crowd, circle), (False, True)):
+        name = f"{'incast' if pattern is crowd else 'permutation'}, {'sprayed' if sprayed else 'hashed'} paths"
+        ways = FAST if sprayed or pattern is circle else WAYS
+        print_table(name, columns, ways, partial(flows, replace(DATA_CENTRE, sprayed=sprayed), pattern))
+    two = replace(DATA_CENTRE, thresholds=DATA_CENTRE.thresholds * 2)
+    columns = "mean / ideal; p99 / ideal; small used; large dropped; small dropped"
+    print_table("incast, half of it small", columns, SMALL, partial(flows, two, lambda seed: halves(crowd(seed))))
     plan, fabric = data_parallel()
     ranks, owners = range(NODES), range(NODES, NODES + SERVERS)
     priced, behind = plan.priority[0].exposed / 1e6, plan.priority[0].behind / 1e6
     print(f"\n{plan.headline}\npriced as a ring: the next step waits {priced:.1f} ms, sums go on for {behind:.1f} ms")
-    for name, sums in (
-        ("ring", partial(ring, ranks)),
-        ("direct", partial(exchange, ranks, ranks)),
-        ("parameter server, 2 nodes", partial(exchange, ranks, owners)),
-    ):
-        print_head(name, "step waits, ms", "sums end, ms", "used", "dropped")
-        for label, way in {"slow repair": Way(fast=False), **FAST}.items():
-            print_row(label, partial(waited, plan, fabric, sums, way))
+    direct, server = partial(exchange, ranks, ranks), partial(exchange, ranks, owners)
+    ways = {"slow repair": Way(fast=False), **FAST}
+    for name, sums in (("ring", partial(ring, ranks)), ("direct", direct), ("parameter server, 2 nodes", server)):
+        print_table(name, "step waits, ms; sums end, ms; used; dropped", ways, partial(waited, plan, fabric, sums))

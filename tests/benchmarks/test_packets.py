@@ -13,8 +13,8 @@ from helpers.scripts import benchmark
 from pipeplan import load_model
 from pipeplan.core.priority import Priority, Send
 
-fabric_module, simulator, workloads = (benchmark(f"packets.{name}") for name in ("fabric", "simulator", "workloads"))
-Fabric, Message, Repair = fabric_module.Fabric, simulator.Message, simulator.Repair
+simulator, workloads = benchmark("packets.simulator"), benchmark("packets.workloads")
+Fabric, Message, Repair = simulator.Fabric, simulator.Message, simulator.Repair
 simulate = simulator.simulate
 PAIR = Fabric(leaves=1, hosts=2, spines=1, rate=10**9, delay=500, packet=1000, thresholds=(10**6, 10**6))
 CROWD = Fabric(leaves=3, hosts=4, spines=2, rate=10**9, delay=500, packet=1000, thresholds=(5000, 5000))

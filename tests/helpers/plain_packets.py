@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.scripts import benchmark
 
-mixed = benchmark("packets.fabric").mixed
+mixed = benchmark("packets.simulator").mixed
 
 
 def plain(fabric: Any, messages: Any, repair: Any, seed: int) -> dict[str, list[int]]:

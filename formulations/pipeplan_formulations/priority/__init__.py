@@ -7,9 +7,9 @@ order. Both take at least the closed form of `instance`.
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.priority import closed, cpsat, front_first, linear
-from pipeplan_formulations.priority.instance import Chunks, Losses, Order, Sums
+from pipeplan_formulations.priority.instance import BUDGETS_BELOW, Chunks, Losses, Order, Sums
 
-__all__ = ["BACKENDS", "ORDERS", "Chunks", "Losses", "Order", "Sums", "order", "solve"]
+__all__ = ["BACKENDS", "BUDGETS_BELOW", "ORDERS", "Chunks", "Losses", "Order", "Sums", "order", "solve"]
 
 BACKENDS: dict[str, Backend[Sums, Losses]] = {"closed": closed, "linear": linear}
 """Back ends of sums that may be interrupted, by name; 'closed' only where nothing may be lost."""

@@ -32,7 +32,7 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 Array = NDArray[np.int64]
 Order = tuple[int, ...]
 """The layer of each chunk, in the order in which they leave; the chunks of a layer keep theirs."""
-MOST, OF_A_LAYER = Fraction(1, 2), Fraction(49, 100)
+BUDGETS_BELOW, OF_A_LAYER = Fraction(1, 2), Fraction(49, 100)
 """What may be lost of all gradients is below the first share, of one layer no more than the second."""
 
 
@@ -101,8 +101,9 @@ class Sums:
 
     def __post_init__(self) -> None:
         _check_layers((self.ready, self.tails, self.times), "sums")
-        if not 0 <= self.budget < MOST:
-            raise ValueError(f"a share of {float(self.budget):g} may not be lost: it is at least 0 and below 0.5")
+        if not 0 <= self.budget < BUDGETS_BELOW:
+            own, below = float(self.budget), float(BUDGETS_BELOW)
+            raise ValueError(f"a share of {own:g} may not be lost: it is at least 0 and below {below:g}")
         if self.budget and (self.saved is None or self.sizes is None):
             raise ValueError("where something may be lost, say what that saves and how many bytes there are")
         for row, most in ((self.saved, self.times), (self.sizes, None)):

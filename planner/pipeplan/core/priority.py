@@ -61,11 +61,15 @@ class Priority:
     lost : tuple of (str, float)
         First layers of units, and the share of each unit's bytes that need not arrive in the half of the sum in which
         gradients are added. Other units lose nothing.
+    prices : tuple of (str, float)
+        First layers of units for whose sums steps wait, and the nanoseconds that a megabyte more of each would cost a
+        step: duals of `pipeplan_formulations.priority`.
     """
 
     chunk: int
     sends: tuple[Send, ...] = ()
     lost: tuple[tuple[str, float], ...] = ()
+    prices: tuple[tuple[str, float], ...] = ()
 
     @property
     def exposed(self) -> int:

@@ -195,6 +195,13 @@ class LostEntry(Strict):
     share: Annotated[float, Field(gt=0, lt=1)]
 
 
+class PriceEntry(Strict):
+    """What a megabyte more of a layer's gradients costs a step, in nanoseconds."""
+
+    layer: str
+    time: Annotated[float, Field(gt=0)]
+
+
 class PriorityEntry(Strict):
     """The order of a stage's sums; see `pipeplan.core.priority.Priority`."""
 
@@ -203,6 +210,7 @@ class PriorityEntry(Strict):
     chunk: Whole = 0
     sends: Items[SendEntry] = ()
     lost: Items[LostEntry] = ()
+    prices: Items[PriceEntry] = ()
 
 
 class PlanFile(Strict):

@@ -76,7 +76,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "yardstick": {name: figure for name, figure in asdict(plan.yardstick).items() if figure},
         "staleness": plan.staleness or None,
         "priority": [
-            asdict(own) | {"lost": [{"layer": name, "share": share} for name, share in own.lost]}
+            asdict(own)
+            | {"lost": [{"layer": name, "share": share} for name, share in own.lost]}
+            | {"prices": [{"layer": name, "time": time} for name, time in own.prices]}
             for own in plan.priority
         ],
     }
@@ -261,7 +263,8 @@ def _stage(entry: PlanStageEntry, team: int) -> PlanStage:
 
 def _priority(entry: PriorityEntry) -> Priority:
     sends = tuple(Send(**_fields(send)) for send in entry.sends)
-    return Priority(entry.chunk, sends, tuple((row.layer, row.share) for row in entry.lost))
+    lost, prices = ((row.layer, row.share) for row in entry.lost), ((row.layer, row.time) for row in entry.prices)
+    return Priority(entry.chunk, sends, tuple(lost), tuple(prices))
 
 
 def _pipeline(entry: PipelineEntry, gathers: bool, coupled: bool) -> Pipeline:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -29,7 +28,7 @@ from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import period
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.priority import Losses, order, solve
+from pipeplan_formulations.priority import BUDGETS_BELOW, Losses, order, solve
 
 LEAST, MOST_CHUNKS = 2**16, 2000
 """Least bytes of a chunk that is considered, and most chunks of a stage."""
@@ -43,13 +42,6 @@ NOTABLE = 0.001
 """Share of a step below which waiting for sums is none, and losses are not worth it."""
 
 
-class Price(NamedTuple):
-    """What a megabyte more of a layer's gradients costs, in nanoseconds of the period."""
-
-    layer: str
-    time: float
-
-
 @dataclass(frozen=True)
 class FrontFirst:
     """What an answer says about sums front layers first.
@@ -60,13 +52,15 @@ class FrontFirst:
         The best plan with such sums; None if none of those found can have them.
     ideal : int
         Nanoseconds that such a plan would take at least if its sums could be interrupted, whatever is lost.
-    prices : tuple of Price
-        Of the layers whose sums a step waits for; none if all are hidden.
     """
 
     plan: Plan | None
     ideal: int = 0
-    prices: tuple[Price, ...] = ()
+
+    @property
+    def longest(self) -> Priority:
+        """The sums of the stage whose steps wait longest for them."""
+        return max(self.plan.priority if self.plan else (), key=lambda own: own.exposed, default=Priority(0))
 
     def line(self, value: int) -> str:
         """A sentence for users, beside an answer of ``value`` nanoseconds."""
@@ -83,18 +77,10 @@ class FrontFirst:
             f"{format_time(self.ideal)} without chunks); the bound is not about it"
         )
         saved = " (-o saves it)" if own < value else ", so keep the plan above"
-        return f"{first}{saved}; {self._waits()}"
-
-    def _waits(self) -> str:
-        if not self.prices:
-            return "no step waits for a sum notably, so nothing may be lost"
-        assert self.plan is not None
-        dear = sorted(self.prices, key=lambda price: -price.time)[:SHOWN]
         lost = [name for own in self.plan.priority for name, _ in own.lost]
-        costs = ", ".join(f"{price.layer} {format_time(round(price.time))}" for price in dear)
-        rest = f" and {len(self.prices) - SHOWN} more" if len(self.prices) > SHOWN else ""
+        waits = prices_text(self.longest) or "no step waits for a sum notably, so nothing may be lost"
         what = f"; of {counted(len(lost), 'layer')} gradients may be lost" if lost else ""
-        return f"a MB more of a layer costs a step: {costs}{rest}{what}"
+        return f"{first}{saved}; {waits}{what}"
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds."""
@@ -107,8 +93,16 @@ class FrontFirst:
             "chunk_bytes": [each.chunk for each in own],
             "binding": [list(each.binding) for each in own],
             "lost": [dict(each.lost) for each in own],
-            "seconds_per_mb": {price.layer: price.time / 1e9 for price in self.prices},
+            "seconds_per_mb": {name: time / 1e9 for name, time in self.longest.prices},
         }
+
+
+def prices_text(own: Priority) -> str:
+    """What a megabyte more of the dearest layers costs a step; empty if no step waits for them."""
+    dear = sorted(own.prices, key=lambda price: -price[1])[:SHOWN]
+    costs = ", ".join(f"{name} {format_time(round(time))}" for name, time in dear)
+    rest = f" and {len(own.prices) - SHOWN} more" if len(own.prices) > SHOWN else ""
+    return f"a MB more of a layer costs a step: {costs}{rest}" if dear else ""
 
 
 @dataclass(frozen=True)
@@ -123,14 +117,11 @@ class FrontFirstPlan:
         In which it lies.
     ideal : int
         The least of the bounds of all plans tried, in nanoseconds.
-    prices : tuple of Price
-        Of the layers whose sums a step waits for, in the stage that waits longest, in order.
     """
 
     evaluated: EvaluatedPlan
     space: Space
     ideal: int
-    prices: tuple[Price, ...]
 
 
 def check_front_first(job: Job, cluster: Cluster, budget: Fraction) -> None:
@@ -171,12 +162,12 @@ def as_loss_budget(value: object) -> Fraction:
     Raises
     ------
     InputError
-        If it is not in [0, 0.5).
+        If it is not below `BUDGETS_BELOW`, or negative.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 0.5:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < BUDGETS_BELOW:
         raise InputError(
-            f"loss_budget {value!r} is no share of gradients that may be lost: it is at least 0 and below 0.5, like "
-            "0.02. Training that tolerates more needs another optimiser, not a plan"
+            f"loss_budget {value!r} is no share of gradients that may be lost: it is at least 0 and below "
+            f"{float(BUDGETS_BELOW):g}, like 0.02. Training that tolerates more needs another optimiser, not a plan"
         )
     return Fraction(str(value))
 
@@ -201,9 +192,9 @@ def front_first(
     for bound, plan, stages in rows:
         if best is not None and bound >= best.evaluated.value:
             break
-        made, prices = _made(plan, stages, budget)
+        made = _made(plan, stages, budget)
         if best is None or made.value < best.evaluated.value:
-            best = FrontFirstPlan(made, space, rows[0][0], prices)
+            best = FrontFirstPlan(made, space, rows[0][0])
     return best
 
 
@@ -258,30 +249,27 @@ def _suits(space: Space, candidate: Candidate, boundaries: Boundaries) -> bool:
     )
 
 
-def _made(
-    plan: EvaluatedPlan, stages: Sequence[StageSums | None], budget: Fraction
-) -> tuple[EvaluatedPlan, tuple[Price, ...]]:
-    """The plan with the best units and chunks of each stage and what may be lost where steps wait; and prices."""
-    priorities, longest, prices = [], 0, tuple[Price, ...]()
+def _made(plan: EvaluatedPlan, stages: Sequence[StageSums | None], budget: Fraction) -> EvaluatedPlan:
+    """The plan with the best units and chunks of each stage; where steps wait, with what may be lost and prices."""
+    priorities = []
     for sums in stages:
         own = Priority(0)
         if sums is not None:
             units, own = _ordered(sums)
             if own.exposed > NOTABLE * plan.value:
                 losses = _losses(units, own.chunk, budget)
-                if own.exposed >= longest:
-                    longest, prices = own.exposed, tuple(_prices(units, losses))
                 left = replace(units, lost=losses.shares)
                 lossy = min(
                     (_in_order(left, chunk) for chunk in {own.chunk, _chunked(left)[1]}),
                     key=lambda priority: priority.exposed,
                 )
                 own = lossy if own.exposed - lossy.exposed > NOTABLE * plan.value else own
+                own = replace(own, prices=tuple(_prices(units, losses)))
         priorities.append(own)
     candidate = plan.candidate
     late = [own.exposed for own in priorities]
     value = period(plan.schedule, beside(plan.pipeline, candidate.chain, plan.boundaries, late))
-    return replace(plan, value=value, priority=tuple(priorities)), prices
+    return replace(plan, value=value, priority=tuple(priorities))
 
 
 def _ordered(sums: StageSums) -> tuple[StageSums, Priority]:
@@ -334,8 +322,8 @@ def _losses(sums: StageSums, chunk: int, budget: Fraction) -> Losses:
     return report.solution
 
 
-def _prices(sums: StageSums, losses: Losses) -> Iterator[Price]:
+def _prices(sums: StageSums, losses: Losses) -> Iterator[tuple[str, float]]:
     rows = zip(sums.names, losses.prices, sums.times.tolist(), sums.sizes.tolist(), strict=True)
     for name, price, time, size in rows:
         if price > NOTHING:
-            yield Price(name, price * time / size * MEGABYTE)
+            yield name, price * time / size * MEGABYTE

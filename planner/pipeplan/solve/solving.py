@@ -331,7 +331,7 @@ class Solving:
         found = front_first(asked.model, asked.cluster, asked.job, self._found, budget)
         if found is None:
             return FrontFirst(None)
-        return FrontFirst(self._plan(found.evaluated, found.space), found.ideal, found.prices)
+        return FrontFirst(self._plan(found.evaluated, found.space), found.ideal)
 
     def _plan(self, chosen: EvaluatedPlan, space: Space | None = None) -> Plan:
         """The plan on all devices of teams, checked; ``space``: where it lies, if outside those that are searched."""

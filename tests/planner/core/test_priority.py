@@ -35,7 +35,9 @@ def plan() -> Plan:
     model = model_of([10, 40], parameters=[32, 32], update=[2, 3], sizes=(1, 2))
     asked = {"depths": 1, "replicas": 2, "objective": "period", "zero": 0, "optimizer": "sgd"}
     found = solve(model, equal_devices(2, link=Link(10**9, 2)), 4, **asked).plan  # type: ignore[arg-type]
-    own = Priority(16, tuple(replace(send, needed=min(send.needed, 12)) for send in SENDS), (("l1", 0.02),))
+    own = Priority(
+        16, tuple(replace(send, needed=min(send.needed, 12)) for send in SENDS), (("l1", 0.02),), (("l1", 1.5),)
+    )
     stage = replace(found.pipeline.stages[0], buckets=(), reduce=own.exposed)
     pipeline = replace(found.pipeline, stages=(stage,))
     alone = replace(pipeline, stages=(replace(stage, reduce=own.behind),))
@@ -76,6 +78,7 @@ WRONG: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "ready": (_of(sends=(Send("l1", 1, 2000, 30, 12),)), "before the end of a backward"),
     "all is lost": (_of(lost=(("l0", 1.0),)), "above 0 and below 1"),
     "lost elsewhere": (_of(lost=(("l5", 0.1),)), "of which they sum nothing"),
+    "price elsewhere": (_of(prices=(("l5", 1.0),)), "a price of 'l5'"),
     "lost twice": (_of(lost=(("l0", 0.1), ("l0", 0.2))), "once is enough"),
 }
 

@@ -84,7 +84,7 @@ def test_a_period_is_what_steps_take_one_by_one() -> None:
         assert plan.value == period_of(plan, model)
         validate_claims(plan)
         lost = {name: share for own in plan.priority for name, share in own.lost}
-        assert bool(result.front_first.prices) <= (plan.priority[0].exposed > 0)
+        assert bool(plan.priority[0].prices) <= (plan.priority[0].exposed > 0)
         assert result.front_first.ideal <= plan.value
         assert all(0 < share <= 2 * asked["loss_budget"] for share in lost.values())  # type: ignore[operator]
         waited += plan.priority[0].exposed > 0
@@ -103,20 +103,20 @@ def test_what_front_layers_overtake_gains_and_is_saved(tmp_path: Path) -> None:
     assert result.fastest is front.plan
     assert front.plan.priority[0].binding == ("l3",)
     assert front.plan.value == period_of(front.plan, long_end())
-    assert [price.layer for price in front.prices][-1] == "l3"
+    assert [name for name, _ in front.plan.priority[0].prices][-1] == "l3"
     assert "a MB more of a layer costs a step:" in " ".join(str(result).split())
     found = result.as_json()["front_first"]
     assert found["binding"] == [["l3"]] and found["time_s"] == front.plan.value / 1e9  # type: ignore[index, call-overload]
     front.plan.save(tmp_path / "plan.json")
     text = str(explain_plan(Plan.load(tmp_path / "plan.json")))
-    assert "sums front layers first:" in text and "l3 waits longest" in text
+    assert "sums front layers first:" in text and "l3 waits longest; a MB more of a layer costs a step: l0" in text
 
 
 def test_where_all_is_hidden_nothing_is_lost() -> None:
     """On a fast link no step waits notably, and a budget changes nothing; both texts say so."""
     front = answer(10**12, loss_budget=0.1).front_first
     assert front is not None and front.plan is not None
-    assert not front.prices and not front.plan.priority[0].lost
+    assert not front.longest.prices and not front.plan.priority[0].lost
     assert front.plan.priority[0].exposed < front.plan.value / 1000
     assert "so nothing may be lost" in front.line(front.plan.value)
     assert "so nothing may be lost" in str(explain_plan(front.plan))

@@ -27,11 +27,10 @@ from torch import Tensor
 from pipeplan.core.errors import InputError
 from pipeplan_executor.optim.lossy.arrivals import Offer, exchange
 from pipeplan_executor.stages.messages import gather_from_owners
+from pipeplan_formulations.priority import BUDGETS_BELOW
 
 CHUNK = 256
 """Numbers that arrive or are left out together."""
-MOST = 0.5
-"""Budgets are below this share."""
 
 Importance = Callable[[Tensor, torch.Generator], Tensor]
 """Importance of each row of [chunk, number]; those of the least are left out first. Random numbers are this rank's."""
@@ -122,10 +121,10 @@ class BoundedLoss:
         seed: int = 0,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        if not 0 <= budget < MOST:
+        if not 0 <= budget < BUDGETS_BELOW:
             raise InputError(
-                f"a loss budget of {budget:g} is outside [0, {MOST:g}): it is the share of each replica's gradients "
-                "that need not arrive. Begin with 0.02; 0 loses nothing"
+                f"a loss budget of {budget:g} is outside [0, {float(BUDGETS_BELOW):g}): it is the share of each "
+                "replica's gradients that need not arrive. Begin with 0.02; 0 loses nothing"
             )
         if not 0 <= deadline < math.inf:
             raise InputError(

@@ -64,5 +64,8 @@ def _of_stage(plan: Plan, number: int, stage: PlanStage, own: Priority) -> Itera
             yield f"{what} may lose some of {name!r}, of which they sum nothing"
         if not 0 < share < 1:
             yield f"{what} may lose {share:g} of {name!r}; what is lost is a share above 0 and below 1"
+    for name, _ in own.prices:
+        if name not in rows:
+            yield f"{what} have a price of {name!r}, of which they sum nothing"
     if len({name for name, _ in own.lost}) < len(own.lost):
         yield f"{what} say several times what of a layer may be lost; once is enough"
