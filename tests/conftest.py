@@ -1,5 +1,6 @@
 """Settings of all tests: one thread, time for searches, Hypothesis profiles, fewer examples where time is short."""
 
+import gc
 import inspect
 import os
 import signal
@@ -15,6 +16,7 @@ from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors this small are computed faster so, here and in what is started
+gc.disable()  # until all tests are collected: what they import stays
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us behind "&" has it ignored
 
 LONG = 600.0
@@ -35,6 +37,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     own = getattr(test, "_hypothesis_internal_use_settings", None)  # Hypothesis has no public name for it
     if own is not None and QUICK and not item.get_closest_marker("slow"):
         test._hypothesis_internal_use_settings = settings(own, max_examples=few(own.max_examples))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, of what tests make and not of all that they import."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,8 +11,6 @@ import pytest
 TESTS = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most machines have GPUs
-QUICK_JOBS = {3: ("frozen moved", "sharded outputs")}
-"""Jobs of quick tests, on numbers of ranks whose other tests are slow."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -40,8 +38,6 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             own = module.jobs(world, tmp_path_factory.mktemp("ranks"))
             assert not jobs.keys() & own.keys()
             jobs |= own
-        if world in QUICK_JOBS and not any(item.get_closest_marker("slow") for item in here):
-            jobs = {name: job for name, job in jobs.items() if name in QUICK_JOBS[world]}
         try:
             return done(world, jobs)
         except Exception as error:  # kept, so that a failed start is not repeated for every module

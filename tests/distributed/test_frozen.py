@@ -17,7 +17,8 @@ ROUNDING = 1e-11
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of these tests on this number of ranks."""
     found: dict[str, Job] = {"frozen": (frozen_workers.trained, ())} if world in frozen_workers.CASES else {}
-    return found | ({"frozen moved": (frozen_workers.moved_on, (str(folder / "frozen"),))} if world == 3 else {})
+    moved: dict[str, Job] = {"frozen moved": (frozen_workers.moved_on, (str(folder / "frozen"),))}
+    return found | (moved if world in frozen_workers.LAYOUTS else {})
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,11 @@ def test_mixed_precision_around_frozen_weights_equals_plain_torch(
     assert apart < 1e-6
 
 
-def test_checkpoints_with_frozen_weights_go_on_under_other_plans(ranks: Callable[[int], dict[str, Any]]) -> None:
+@pytest.mark.parametrize("world", frozen_workers.LAYOUTS)
+def test_checkpoints_with_frozen_weights_go_on_under_other_plans(
+    ranks: Callable[[int], dict[str, Any]], world: int
+) -> None:
     """They are saved and loaded whole or in shards, wherever their layers lie."""
-    found = ranks(3)["frozen moved"]
-    assert len(found) == len(frozen_workers.LAYOUTS)
+    found = ranks(world)["frozen moved"]
+    assert len(found) == len(frozen_workers.LAYOUTS[world])
     assert not {case: apart for case, apart in found.items() if not apart < ROUNDING}

@@ -115,7 +115,7 @@ def at_levels() -> tuple[mesh_workers.Case, ...]:
     schedule, ways = FAMILIES["1f1b-sno"].write((2,), 4), ((2, True, True), (3, True, False), (3, False, True))
     return tuple(
         mesh_workers.treated(case, again=again, split=False)
-        for seed, (level, gathers, again) in part(list(enumerate(ways)))
+        for seed, (level, gathers, again) in part([*enumerate(ways)][::-1], 3)
         for case in [mesh_workers.on_mesh(models.tiny_decoder, (2,), schedule, seed, gathers, zero=level)]
     )
 
@@ -167,7 +167,7 @@ def on_two_axes() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]
         for name, own in axes.items()
     }
     stages = mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[2], 3, losses=(True,)), models.tiny_decoder
-    return thinned(cases | {"two stages": stages})
+    return thinned(cases | {"two stages": stages}, 4)
 
 
 def _compare_losses(

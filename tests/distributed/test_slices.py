@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.captured_models import tiny_gpt2, tiny_llama
+from helpers.distributed.exactness import worst_error
 from helpers.distributed.models import blank_model, tiny_decoder
+from helpers.distributed.together import Job
 from helpers.plans import in_teams, plan_for, with_buckets
 from helpers.runnable_schedules import halved
 from helpers.sliced import sliced
@@ -43,12 +46,21 @@ def error(plan: Plan, build: Build = tiny_decoder) -> float:
     return found
 
 
-def test_stages_pass_slices_on(tmp_path: Path) -> None:
+def on_two_stages() -> Plan:
+    """A decoder whose sequences are cut into three slices of unlike lengths."""
+    return planned(tiny_decoder, (1, 1), (3, 2, 1))
+
+
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """Jobs of these tests on this number of ranks."""
+    return {"slices": (worst_error, (on_two_stages(), tiny_decoder, 0))} if world == 2 else {}
+
+
+def test_stages_pass_slices_on(ranks: Callable[[int], dict[str, Any]], tmp_path: Path) -> None:
     """Each message is one slice; the plan is the same in its file."""
-    plan = planned(tiny_decoder, (1, 1), (3, 2, 1))
-    plan.save(tmp_path / "plan.json")
+    on_two_stages().save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json").slices == (3, 2, 1)
-    assert error(plan) < EXACT
+    assert ranks(2)["slices"] < EXACT
 
 
 @pytest.mark.slow

@@ -136,6 +136,7 @@ def test_what_cannot_be_true_is_measured_again(odd: Measured, said: str, monkeyp
     assert not answers
 
 
+@pytest.mark.slow
 def test_a_clock_that_only_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """If every exchange takes a time slice of other programs, whatever its size, no link is written."""
     real = machine.launch

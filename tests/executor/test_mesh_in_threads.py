@@ -74,7 +74,7 @@ def name_of(value: object) -> str | None:
     return value.__name__ if callable(value) and hasattr(value, "__name__") else None
 
 
-@pytest.mark.parametrize(("number", "case"), thinned(dict(enumerate(CASES)), 2).items())
+@pytest.mark.parametrize(("number", "case"), thinned(dict(enumerate(CASES)), 3).items())
 def test_layers_on_a_mesh_compute_what_the_unsplit_model_does(number: int, case: Case) -> None:
     """By strategies drawn for each operator, recomputed or not, with joined and split backwards, and in evaluation."""
     build, (sizes, seed, options) = InDouble(case[0]), case[1:]

@@ -29,25 +29,31 @@ def test_small_steps_are_proved(seed):
 Told = list[tuple[int | None, int]]
 
 
-@pytest.fixture
-def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few hundred operations count as many, whose model is built at once."""
+def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few hundred operations count as many, whose model is built at once."""
     monkeypatch.setattr(auto, "FEW", 200)
     monkeypatch.setattr(auto, "BUILD", 0.0)
 
 
 @pytest.fixture
-def long_step(many: None) -> tuple[PipelineSchedule, Report[Orders], Told]:
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few hundred operations count as many."""
+    count_as_many(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def long_step() -> tuple[PipelineSchedule, Report[Orders], Told]:
     """A step for both back ends, its report, and the progress on the way."""
     problem, told = line(4, 80, 2, 0.3), []
-    report = solve(problem, SHORT, on_progress=lambda value, bound: told.append((value, bound)))
-    return problem, report, told
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        count_as_many(monkeypatch)
+        return problem, solve(problem, SHORT, on_progress=lambda value, bound: told.append((value, bound))), told
 
 
 def test_many_micro_batches_ask_both(long_step):
     """List schedules come first and CP-SAT starts from their orders; the report has the better bound of both."""
     problem, report, _ = long_step
-    assert len(problem.everything()) > auto.FEW
+    assert len(problem.everything()) > 200
     assert report.backend == "lists, cpsat"
     assert report.solution is not None and evaluate(problem, report.solution) == report.objective
     assert report.bound >= long_steps.step_bound(problem)

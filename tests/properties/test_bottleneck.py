@@ -1,8 +1,11 @@
 """`solve` for the bottleneck against all plans of small questions: replicas, kinds, nodes, links, skips, pins."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from helpers.bottlenecks import best, random_question, shapes, value
+from helpers.quick import part
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.validate import validate_plan
 from pipeplan.search.graph.reach import applies
@@ -34,15 +37,15 @@ def check(seed: int, backend: str = "cpsat") -> bool:
     return result.bound == result.value
 
 
-def gaps(seeds: range) -> list[int]:
+def gaps(seeds: Iterable[int]) -> list[int]:
     """Seeds whose answer is not proved; every tenth by CBC or the dynamic programme alone."""
     backends = {3: "cbc", 7: "exact"}
     return [seed for seed in seeds if not check(seed, backends.get(seed % 10, "cpsat"))]
 
 
 def test_the_bottleneck_is_the_least_of_all_plans() -> None:
-    """Of 100 small questions every answer is the best plan, and at most one is left with a gap."""
-    assert len(gaps(range(100))) <= 1
+    """Of small questions every answer is the best plan, and at most one is left with a gap."""
+    assert len(gaps(part(range(100), 3))) <= 1
 
 
 @pytest.mark.slow
@@ -62,4 +65,4 @@ def test_aggregated_device_groups_give_the_same_answers(monkeypatch: pytest.Monk
     monkeypatch.setattr("pipeplan.search.space.space.FEW", 0)
     monkeypatch.setattr("pipeplan.search.space.space.PAIRS", 0)
     monkeypatch.setattr("pipeplan.search.graph.node.MOST_WIDTHS", 0)
-    assert gaps(range(200, 240)) == []
+    assert gaps(part(range(200, 240))) == []

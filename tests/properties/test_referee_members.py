@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from helpers.quick import rarely
+from helpers.quick import part, rarely
 from pipeplan.core.errors import InputError
 from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements
 from pipeplan.costs.sharding.coordinates import COORDINATES
@@ -157,7 +157,7 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(questions, name, share)
 
 
-@pytest.mark.parametrize("numbers", [[*range(100), *chosen("members")], rarely(range(400))], ids=len)
+@pytest.mark.parametrize("numbers", [part([*range(100), *chosen("members")]), rarely(range(400))], ids=len)
 def test_devices_of_teams_have_what_the_referee_counts(numbers: Sequence[int]) -> None:
     """Under any strategies of a layer, between any placements, every time and every byte of a device holds."""
     assert [*disputes(numbers)] == []

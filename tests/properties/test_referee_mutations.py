@@ -432,6 +432,7 @@ def saved_whole(layout: Placements, sizes: Sequence[int]) -> int:
 MOVES = MeshProblem.moves
 
 
+@pytest.mark.slow
 def test_members_that_need_all_workspace_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the workspace of a member were that of a device that has the whole layer."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
@@ -584,6 +585,7 @@ def has_loss(document: dict[str, Any]) -> bool:
     return bool(head.get("loss", {}).get("rows")) and document["job"].get("vocabulary_parallel", True)
 
 
+@pytest.mark.slow
 def test_masks_in_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what passes beside the tokens were split with them."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
@@ -650,10 +652,10 @@ def no_scatter(operator: Operator, strategy: Strategy) -> Placements:
 @pytest.mark.parametrize(
     ("module", "name", "wrong"),
     [
-        ("shapes", "shared", lambda link, rings: link),
+        rarely("shapes", "shared", lambda link, rings: link),
         ("problem", "made", no_scatter),
-        ("problem", "share", lambda layout, sizes: 1),
-        pytest.param("splits", "FAST", LEAN * 2, marks=pytest.mark.slow),
+        rarely("problem", "share", lambda layout, sizes: 1),
+        rarely("splits", "FAST", LEAN * 2),
     ],
 )
 def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, name: str, wrong: Any) -> None:
@@ -718,7 +720,7 @@ EXCHANGE, ROOM = prices.weight_exchange, device_costs._at_once
 @pytest.mark.parametrize(
     ("room", "name", "wrong"),
     [
-        (device_costs, "_at_once", lambda problem, strategies: 0),
+        rarely(device_costs, "_at_once", lambda problem, strategies: 0),
         (device_costs, "_at_once", lambda problem, strategies: ROOM(problem, strategies) // 2),
         (prices, "weight_exchange", free_gathers),
     ],

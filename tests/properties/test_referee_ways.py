@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from helpers.quick import rarely
+from helpers.quick import part, rarely
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Model
@@ -189,7 +189,7 @@ def in_teams(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(questions, name, share)
 
 
-@pytest.mark.parametrize("numbers", [chosen("ways"), rarely(range(60))], ids=len)
+@pytest.mark.parametrize("numbers", [part(chosen("ways")), rarely(range(60))], ids=len)
 def test_ways_of_teams_cost_what_the_referee_counts(numbers: Sequence[int]) -> None:
     """Where teams lie, what their devices have of layers, which ways are searched, and which mixes there are."""
     assert [*disputes(numbers)] == []

@@ -78,7 +78,7 @@ def with_least(seed: int) -> tuple[Question, int] | None:
     return (question, enough) if enough else None
 
 
-@pytest.mark.parametrize("seed", [*range(5), *map(rarely, range(5, 40))])
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, *map(rarely, (2, *range(5, 40)))])
 def test_what_is_said_to_fit_is_the_least_that_does(seed: int) -> None:
     """Of memory, in the message of `solve` and in the remedies of `explain`; of options, the plan with that memory."""
     known = with_least(seed)
@@ -109,7 +109,7 @@ def _spaces(question: Question, memory: int) -> Spaces:
     return Spaces(model, cluster, replace(job, memory=memory))
 
 
-@pytest.mark.parametrize("seed", [*range(100, 103), *map(rarely, range(103, 112))])
+@pytest.mark.parametrize("seed", [100, 101, *map(rarely, range(102, 112))])
 def test_the_smallest_remedy_of_memory_is_the_least_that_fits(seed: int) -> None:
     """`explain` states how many more bytes are needed, and whether fewer are proved not to do."""
     known = with_least(seed)

@@ -12,7 +12,7 @@ import pytest
 
 from helpers import exhaustive_orders
 from helpers.pipeline_schedules import every_order, random_ways
-from helpers.quick import rarely
+from helpers.quick import part, rarely
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, lower_bound
@@ -70,7 +70,7 @@ def bounded(seed: int) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("unaided")
-@pytest.mark.parametrize("seeds", [(*range(60), *WAITING), rarely(range(1000, 1500))])
+@pytest.mark.parametrize("seeds", [(*part(range(60)), *WAITING), rarely(range(1000, 1500))])
 def test_cpsat_and_the_exact_search_agree(seeds: Iterable[int]) -> None:
     """On random instances, and some rare ones, both find the same optimum, or that there is none."""
     for seed in seeds:
@@ -79,9 +79,10 @@ def test_cpsat_and_the_exact_search_agree(seeds: Iterable[int]) -> None:
 
 @pytest.mark.usefixtures("unaided")
 def test_a_gap_may_be_enough() -> None:
-    """On 60 random instances CP-SAT stops within the gap it is allowed, on either side of the optimum."""
+    """On random instances CP-SAT stops within the gap it is allowed, on either side of the optimum."""
     early = 0
-    for seed in range(200, 260):
+    seeds = part(range(200, 260))
+    for seed in seeds:
         problem = random_ways(seed)
         if problem.possible:
             report = cpsat.solve(problem, replace(LIMITS, gap=0.3))
@@ -90,10 +91,10 @@ def test_a_gap_may_be_enough() -> None:
             assert report.objective is not None
             assert report.bound <= optimum(problem) <= report.objective, seed
             early += report.stop is Stop.GAP
-    assert early >= 10
+    assert early >= len(seeds) / 6
 
 
-@pytest.mark.parametrize("seeds", [range(200), rarely(range(10_000, 12_000))])
+@pytest.mark.parametrize("seeds", [part(range(200)), rarely(range(10_000, 12_000))])
 def test_bounds_hold(seeds: Iterable[int]) -> None:
     """On random instances the bounds are no larger than the optimum."""
     for seed in seeds:
@@ -102,15 +103,15 @@ def test_bounds_hold(seeds: Iterable[int]) -> None:
 
 def test_the_exact_search_is_as_good_as_all_permutations() -> None:
     """On instances with few enough permutations the exact search finds the best one, or that there is none."""
-    tried = 0
-    for seed in range(200):
+    tried, seeds = 0, part(range(200))
+    for seed in seeds:
         problem = random_ways(seed, most_micro_batches=2)
         sizes = [sum(1 for _ in problem.operations(d)) for d in range(problem.devices)]
         sizes.append(sum(1 for _ in problem.transfers()))
         if math.prod(map(math.factorial, sizes)) <= 6000:
             tried += 1
             assert exhaustive_orders.solve(problem, LIMITS).objective == every_order(problem), seed
-    assert tried >= 40
+    assert tried >= len(seeds) / 5
 
 
 def optimum(problem: PipelineSchedule) -> int:
@@ -177,7 +178,7 @@ def nested(seed: int) -> bool:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("seeds", "least"), [(range(120), 3), rarely(range(10_000, 12_000), 20)])
+@pytest.mark.parametrize(("seeds", "least"), [(part(range(120)), 3), rarely(range(10_000, 12_000), 20)])
 def test_dolls_hold(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], least: int) -> None:
     """On random instances no span exceeds the optimum, and some exceed the bound by windows alone."""
     monkeypatch.setattr(russian_dolls, "STEP", 1)

@@ -77,7 +77,7 @@ def disputes(seeds: range) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seeds", [range(700_000, 700_040), range(700_040, 700_080), rarely(range(710_000, 710_400))])
+@pytest.mark.parametrize("seeds", [range(700_000, 700_040), rarely(range(710_000, 710_400))])
 def test_answers_keep_to_what_they_say_was_searched(seeds: range) -> None:
     """Numbers of stages, devices per stage, sizes, schedules, recomputation, levels of ZeRO, teams."""
     assert disputes(seeds) == []

@@ -22,7 +22,7 @@ from helpers.distributed.models import (
     tiny_unet,
 )
 from helpers.plans import in_teams, plan_for, with_buckets
-from helpers.quick import part
+from helpers.quick import QUICK, part
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
@@ -91,7 +91,7 @@ LAYOUTS = {
             Layout((2,), zero=1),
             Layout((2,), zero=2),
         )
-    ),
+    )[: 2 if QUICK else None],
     3: (Layout((1, 1, 1)), Layout((2, 1), zero=1), Layout((3,), zero=1), Layout((3,), zero=3), Layout((1, 2))),
     4: part(
         (
@@ -105,7 +105,8 @@ LAYOUTS = {
             Layout((2,), zero=3, tensor_parallel=2, mesh=(2,)),
             Layout((1,), tensor_parallel=4, mesh=(2, 2)),
             Layout((2,), zero=2, tensor_parallel=2, mesh=(2,)),
-        )
+        ),
+        3,
     ),
 }
 SHARDED_STAGES = (Layout((2, 1), zero=3), Layout((1, 1, 1)), Layout((1, 2), zero=3), Layout((3,), zero=2))

@@ -13,7 +13,7 @@ from helpers.distributed.cases import Case, placed_cases, random_case
 from helpers.distributed.everywhere import greatest
 from helpers.distributed.models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
 from helpers.plans import plan_for, with_buckets
-from helpers.quick import part
+from helpers.quick import QUICK, part
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.batch import Batch, call, split, tensors
@@ -223,7 +223,7 @@ def evaluation() -> dict[str, tuple[float, float, float]]:
         (tiny_decoder, FAMILIES["gpipe"].write((2,), 3)),
         (models_of_tests.tiny_stages, FAMILIES["1f1b-sno"].write((1, 1), 5)),
     ]
-    if models_of_tests.HAS_TRANSFORMERS:
+    if models_of_tests.HAS_TRANSFORMERS and not QUICK:  # to import it takes seconds on each rank
         cases.append((models_of_tests.tiny_gpt2, FAMILIES["1f1b-sno"].write((1, 1), 2)))
     return {f"{number} {build.__name__}": _evaluate(build, schedule) for number, (build, schedule) in enumerate(cases)}
 

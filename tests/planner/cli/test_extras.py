@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.quick import rarely
 from pipeplan.cli.main import main
 
 WITHOUT = """
@@ -30,9 +31,9 @@ def _without(package: str, arguments: list[str], folder: Path) -> "subprocess.Co
     ("arguments", "says"),
     [
         (["machine", "-o", "here.yaml"], f"pipeplan: machine needs {TORCH}"),
-        (["demo"], f"pipeplan: demo needs {TORCH}"),
+        rarely(["demo"], f"pipeplan: demo needs {TORCH}"),
         (["run", "plan.json", WORKLOAD], f"pipeplan: run needs {TORCH}"),
-        (["calibrate", "plan.json", WORKLOAD, "model.yaml", "here.yaml"], f"pipeplan: calibrate needs {TORCH}"),
+        rarely(["calibrate", "plan.json", WORKLOAD, "model.yaml", "here.yaml"], f"pipeplan: calibrate needs {TORCH}"),
         (["profile", WORKLOAD, "--batch", "1", "-o", "model.yaml"], f"pipeplan: profiles need {TORCH}"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -14,6 +14,7 @@ from helpers.fpga_lines import board, line_cluster
 from helpers.fpga_lines import model_of as streamed
 from helpers.instances import equal_devices, model_of
 from helpers.operators import perceptrons
+from helpers.quick import QUICK
 from pipeplan import Cluster, DeviceKind, Link, Plan
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Node, Overlap
@@ -161,11 +162,11 @@ def altered(kind: str) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
 def test_what_contradicts_itself_is_refused(kind: str, tmp_path: Path) -> None:
     """Each number, word and list of a plan file, altered by itself, is refused or is harmless by name."""
     path = tmp_path / "plan.json"
-    accepted = []
-    count = 0
-    for where, value, other, data in altered(kind):
+    accepted, count = [], 0
+    for count, (where, value, other, data) in enumerate(altered(kind)):
+        if QUICK and count % 3:
+            continue
         path.write_text(json.dumps(data))
-        count += 1
         try:
             Plan.load(path)
         except InputError:
