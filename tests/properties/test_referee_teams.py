@@ -14,6 +14,7 @@ from pipeplan.costs.sharding.layer_ways import LayerWays, MainStrategies
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays, _AllLayers
+from pipeplan.search.space.opening import Opening
 from referee.bridge import ask
 from referee.verdict import judge
 
@@ -198,6 +199,7 @@ def test_a_size_without_teams_of_a_pinned_kind_that_is_refused_is_noticed(monkey
     document = with_another_kind(without_split_weights())
     document["job"]["teams"] = [1, 2]
     monkeypatch.setattr(question, "homeless", lambda *_: None)
+    monkeypatch.setattr(Opening, "raised", lambda *_: 0)  # so that they are opened
     assert "contradiction" in str(judge(document, ask(document)).faults)
 
 

@@ -24,6 +24,8 @@ from pipeplan.search.result import Result
 from pipeplan.search.space import spaces
 from pipeplan.simulate import makespan
 from pipeplan.solve import solve
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
 
 from .collectives import Halving, Tree
 from .documents import Document
@@ -53,6 +55,8 @@ def ask(document: Document) -> Document:
     mixed: set[Split] = set()
     with patch.object(spaces, "team_questions", partial(_recorded, recorded, mixed)):
         answer = _asked(document)
+        if answer["outcome"] == "plan" and not answer["late"]:
+            recorded = _with_the_rest(document, recorded)
     ways = [as_way(each) | {"mixed": each in mixed, "slices": slices} for slices, each in recorded]
     return answer | {"ways": ways}
 
@@ -91,16 +95,36 @@ def _recorded(
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions of teams; what they split is written down as they are searched for the first time."""
     slices = question[0].slices
-    first = all(count != slices for count, _ in recorded)
     for each in team_questions(*question):
-        if first and isinstance(each, TeamQuestion):
-            assert isinstance(each.split, Split)
-            recorded.append((slices, each.split))
         if isinstance(each, MixedQuestion):
-            known = [split for count, split in recorded if count == slices]
-            recorded += [(slices, split) for split in each.splits if first and split not in known]
             mixed |= set(each.splits)
+        for split in each.splits if isinstance(each, MixedQuestion) else (each.split,):
+            assert isinstance(split, Split)
+            if (slices, split) not in recorded:
+                recorded.append((slices, split))
         yield each
+
+
+def _with_the_rest(document: Document, recorded: list[tuple[int, Split]]) -> list[tuple[int, Split]]:
+    """Add the ways of teams that the search ruled out before it knew them, or knew at some micro-batch sizes only."""
+    own = spaces.Spaces(*objects(document), opening=Clock(Limits()))
+    if not own.usual and {split.team for _, split in recorded} >= {
+        size for each in own.openings for size in each.sizes
+    }:
+        return recorded
+    recorded[:], before = [], [*recorded]
+    for opening in own.openings:
+        for _ in opening.open():
+            pass
+    return [*recorded, *(each for each in before if not any(_covers(other, each) for other in recorded))]
+
+
+def _covers(whole: tuple[int, Split], some: tuple[int, Split]) -> bool:
+    """Whether a way is another one at some of its micro-batch sizes."""
+    every, own = (as_way(each) for _, each in (whole, some))
+    strategies = every["strategies"]
+    same = all(strategies.get(place) == row for place, row in own["strategies"].items())
+    return same and whole[0] == some[0] and all(every[name] == own[name] for name in ("sizes", "placements", "passes"))
 
 
 def _asked(document: Document) -> Document:

@@ -16,6 +16,7 @@ from .rarities import (
     whole_weights,
 )
 from .slices import in_slices
+from .usual import without_sizes
 
 SPEEDS = (0.5, 0.8, 1.5, 2.0)
 SLOWER = (0.0, 0.25, 0.5, 0.9)
@@ -34,6 +35,8 @@ REPLICAS = 0.2
 """Of those about teams, the share of those at levels 2 and 3 of ZeRO if teams extend over nodes."""
 NAMED = 0.2
 """Of those about teams, the share of those that name a strategy."""
+USUAL = 0.2
+"""Of those about teams, the share of those that name no sizes, which have the usual ones then."""
 RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens", "whole weights")
 """What is drawn by itself."""
 
@@ -132,6 +135,8 @@ def question(seed: int, large: bool = False) -> Document:
         for link in [*(node["link"] for node in cluster["nodes"]), *network]:
             if _often(sums, 0.6):
                 link["collective"] = sums.choice(("halving", "tree"))
+    if "teams" in job and _often(Random(f"usual teams {'large' if large else 'small'} {seed}"), USUAL):
+        without_sizes(document)
     return document
 
 

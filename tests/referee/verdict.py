@@ -12,6 +12,7 @@ from .mixes import JUDGED, Mix, Splits, mixable, mixed, mixes, on, with_kinds
 from .prices import Prices
 from .recounts import DOWNSETS, recount, recount_divided
 from .teams import Teams
+from .usual import with_usual_teams
 from .ways import Ways
 
 PLACEMENTS = "other placements of like devices on the nodes"
@@ -77,7 +78,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
 
     Without ``exact`` a search that has nothing left to look at need not have found the best plan, if it says so.
     """
-    verdict = Verdict()
+    verdict, document = Verdict(), with_usual_teams(document)
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict

@@ -193,7 +193,11 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
         node = self._next()
         if self.fathoms(node.bound):
             self._leave(node.bound)
-            return
+        else:
+            self.expand(node)
+
+    def expand(self, node: Node) -> None:
+        """Advance a node that is on no heap."""
         self._current = node
         step = self.advance(node)
         if step.rest is not None:

@@ -193,7 +193,7 @@ def _solved(
 ) -> _Found:
     """Solve under each family, with an equal share of the remaining time for each."""
     end, found = time.monotonic() + time_limit, _Found()
-    proposals = Proposals(spaces.questions)
+    proposals = Proposals(None if spaces.usual else spaces.questions)
     for number, name in enumerate(families):
         if received():
             found.refusals[name] = NOT_REACHED

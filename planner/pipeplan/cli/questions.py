@@ -96,7 +96,8 @@ def _add_teams(parser: ArgumentParser) -> None:
     add(
         "--teams",
         metavar="N,N",
-        help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
+        help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 "
+        "(default: these, as far as a node has room; 1: no teams)",
     )
     add(
         "--slices",

@@ -125,8 +125,10 @@ class Job:
     slices : tuple of int
         Numbers of equal token slices of a sequence to consider (sequence chunks); empty is 1, whole sequences.
     teams : tuple of int
-        Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. Replicas,
-        depths and micro-batches count teams as devices; memory is that of one device.
+        Numbers of devices that share every layer of a stage (tensor parallelism) to consider. Empty is 1, 2, 4 and 8,
+        as far as a node has room, where the operators of the model's layers are known; it is 1 for the bottleneck, in a
+        given order, with divided layers, layers pinned to single devices or on-chip memory. Replicas, depths and
+        micro-batches count teams as devices; memory is that of one device.
     unlike_teams : bool
         Let the stages of a plan have teams of unlike sizes, which takes longer to prove.
     sequence_parallel : bool

@@ -51,6 +51,7 @@ RECOMPUTED = {
 }
 
 TENSOR = "tensor, sequence and context parallelism"
+OTHER_TEAMS = "teams of other sizes (--teams)"
 TEAMS = (
     "teams that share out the state of whole weights, equal layers of teams of one size split in unlike ways, all "
     "combinations of ways for unlike layers whose sums gain less than 0.03 % of time or memory, or are more than 32, "
@@ -64,6 +65,10 @@ MESHES = (
     IN_NODES,
 )
 """Those that are not searched, for the most axes that are."""
+CLOSED = "teams of {sizes} devices ruled out by a bound on their work, however they split layers"
+LEFT = "teams of {sizes} devices only bounded by their work, which leaves them less than 0.01 % to gain"
+LATE = "teams of {sizes} devices only bounded by their work, as the time was over before all their ways were known"
+"""Sizes of teams whose ways to split layers were not priced, or not all."""
 UNLIKE_TEAMS = (
     "stages whose teams differ in size (--unlike-teams searches them at levels 0 and 1 of ZeRO; not in a given order, "
     "with pinned layers that share weights, with teams over several nodes, nor in more than 128 mixes under any order "
@@ -242,6 +247,8 @@ class Searched:
         left_out: Sequence[str] = (),
         mesh_axes: int = 2,
         frozen: bool = False,
+        unpriced: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        others: bool = False,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
@@ -251,10 +258,16 @@ class Searched:
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
         mesh, by the devices along each axis, the ways to split layers that are searched. ``ties``: whether layers share
         weights. ``left_out``: which sizes of teams are asked for and not searched, and why. ``mesh_axes``: most axes
-        of a mesh. ``frozen``: whether layers have frozen weights.
+        of a mesh. ``frozen``: whether layers have frozen weights. ``unpriced``: sizes whose ways were not priced, or
+        not all, by the sentence on them. ``others``: whether the job names no sizes.
         """
+        named = {sentence: " and ".join(map(str, sizes)) for sentence, sizes in unpriced.items() if sizes}
+        left_out = [*left_out, *(sentence.format(sizes=sizes) for sentence, sizes in named.items())]
+        rest = tuple(sentence for sentence in self.not_searched if not sentence.startswith(TENSOR))
+        more = (OTHER_TEAMS,) * others
         if not ways or set(ways) == {1}:
-            return replace(self, teams=", ".join(left_out))
+            rest = rest if named else self.not_searched
+            return replace(self, teams=", ".join(left_out), not_searched=(*more, *rest))
         counts = [str(count) for team, count in ways.items() if team > 1]
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
@@ -268,12 +281,11 @@ class Searched:
         teams += ", losses also on logits split along their classes" * (not loss)
         teams += "".join(f", {why}" for why in left_out)
         teams += f", stages also with teams of unlike sizes{levels} ({mixes})" * bool(mixes)
-        rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [UNLIKE_TIES] * bool(mixes and ties)
         without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
         without += [WHOLE_PRODUCTS] * (not context) + [UNEVEN_QUERIES] * context
         without += [loss] * bool(loss) + [FROZEN_TEAMS] * frozen
-        return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
+        return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *more, *without, *rest))
 
     def with_slices(self, counts: tuple[int, ...], families: Sequence[str], halves: str) -> "Searched":
         """Return the description with these numbers of token slices, and the families that run them.

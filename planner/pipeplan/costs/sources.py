@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Provenance
+from pipeplan.core.units import format_time
 from pipeplan.core.wording import some
 from pipeplan.costs.layers import gradient_bytes, item_size, optimizer_bytes, profiles_for
 
@@ -67,7 +68,7 @@ class Costs:
     """Sources of each kind's costs; ``links``: whether there are transfers, too; ``assumed``: the assumed optimiser.
 
     ``uncounted``: layers of estimated time that have operations of which nothing is counted. ``kept``: bytes of memory
-    for each parameter.
+    for each parameter. ``teams``: what splitting an operator takes where that was not measured.
     """
 
     sources: tuple[Source, ...]
@@ -75,6 +76,7 @@ class Costs:
     assumed: str = ""
     uncounted: tuple[str, ...] = ()
     kept: str = ""
+    teams: str = ""
 
     @property
     def estimated(self) -> bool:
@@ -91,7 +93,7 @@ class Costs:
 
     def lines(self) -> list[str]:
         """Return the lines of text of an answer: the sources, and the optimiser if it was assumed."""
-        lines = [f"costs: {self.as_text()}", *(line for line in (self.assumed, self.kept) if line)]
+        lines = [f"costs: {self.as_text()}", *(line for line in (self.assumed, self.kept, self.teams) if line)]
         if self.uncounted:
             lines.append(
                 f"too short: times of {self._layers()}, as nothing is counted for some of their operations (uncounted "
@@ -124,6 +126,7 @@ class Costs:
             "estimated": self.estimated,
             "assumed": self.assumed,
             "kept": self.kept,
+            "teams": self.teams,
             "uncounted": list(self.uncounted),
             "kinds": [
                 {
@@ -151,6 +154,21 @@ def bytes_per_parameter(model: Model, job: Job) -> str:
         f"{item} + {gradients} + {state} bytes for each parameter: {model.dtype} weights, gradients, state of "
         f"{job.optimizer}{f', {stated} as stated' * bool(stated)}"
     )
+
+
+def splitting(cluster: Cluster) -> str:
+    """Return what splitting an operator takes on kinds where that was not measured; empty if there are none.
+
+    The source of a kind says "measured" if its `shard_overhead` was, as that of a measured machine does.
+    """
+    kinds = {device.kind.name: device.kind for device in cluster.devices}.values()
+    stated = [f"{format_time(kind.shard_overhead)} longer on {kind.name}" for kind in kinds if not _measured(kind)]
+    taken = f"teams: each operator that they split takes {' and '.join(stated)}"
+    return f"{taken}, as stated, not measured (shard_overhead)" if stated else ""
+
+
+def _measured(kind: DeviceKind) -> bool:
+    return "measured" in kind.source
 
 
 def sources(model: Model, cluster: Cluster, sizes: Sequence[int], job: Job | None = None) -> Costs:

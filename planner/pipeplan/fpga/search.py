@@ -162,7 +162,7 @@ def divide(
     whole_bound: int | None = None
     ended = Stop.OPTIMALITY
     try:
-        whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)
+        whole = whole_layers(replace(job, intra_layer=False, teams=(1,)), WHOLE * limits.time)
         whole_bound, ended = whole.bound, whole.stop
     except InfeasibleError as reason:
         why = str(reason)
@@ -207,7 +207,7 @@ def _result(
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
     stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached
     status = Status.OPTIMAL if bound == value else Status.FEASIBLE
-    spaces = Spaces(model, cluster, replace(job, intra_layer=False))
+    spaces = Spaces(model, cluster, replace(job, intra_layer=False, teams=(1,)))
     reach = whole.searched if whole else searched(spaces)
     runners_up = whole.runners_up if whole else ()
     if search.incumbent is None:

@@ -21,7 +21,8 @@ def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
     """Add the plans with layers divided between neighbours to the description of plans of whole layers."""
     # Divided layers are searched under the named families only.
     without = {sentences.TENSOR: BEYOND_NEIGHBOURS, sentences.ASKED_FOR: sentences.OTHER_ORDERS}
-    rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
+    known = (next(filter(sentence.startswith, without), sentence) for sentence in whole.not_searched)
+    rest = tuple(without.get(sentence, sentence) for sentence in known)
     partitions = DIVIDED.format(whole=whole.partitions)
     beyond = (*rest, REPLICAS, DISTANT_PARTS)
     return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)

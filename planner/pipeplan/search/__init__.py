@@ -19,7 +19,7 @@ from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 
-__all__ = ["enumerates_groups", "joined_nodes", "mixed_nodes", "root_nodes", "searches_locally"]
+__all__ = ["any_order_nodes", "enumerates_groups", "joined_nodes", "mixed_nodes", "root_nodes", "searches_locally"]
 
 
 def enumerates_groups(space: Space) -> bool:
@@ -65,6 +65,14 @@ def root_nodes(space: Space) -> Iterator[Node]:
         return
     yield from _first_plans(space)
     yield from _aggregate_nodes(space)
+
+
+def any_order_nodes(space: Space) -> Iterator[Node]:
+    """Yield the nodes of any order of actions, if a job asks for them."""
+    if space.any_order:
+        from pipeplan.search.any_order import any_orders  # few jobs do
+
+        yield from any_orders(space)
 
 
 def mixed_nodes(space: MixedSpace) -> Iterator[Node]:

@@ -185,7 +185,8 @@ def checked(spaces: Spaces, option: str, changed: dict[str, Any], seconds: float
         return []
     until = time.monotonic() + seconds
     try:
-        other = Spaces(spaces.model, spaces.cluster, replace(spaces.job, **changed))
+        teams = (1,) if spaces.usual else spaces.job.teams  # to price ways takes long
+        other = Spaces(spaces.model, spaces.cluster, replace(spaces.job, **({"teams": teams} | changed)))
         if other.lowest.any_order and next(iter(any_orders(other.lowest)), None) is None:
             return []
         found = least_sufficient_memory(other, until)

@@ -41,7 +41,7 @@ ACCURACY = 0.1
 """Accuracy of a node's bound, as a share of the distance between cutoff and incumbent."""
 
 NEGLIGIBLE = 1e-4
-"""Relative gap at which the local search ends: it takes a core, and has hardly anything to gain any more."""
+"""Relative gap at which the local search ends, and teams are not priced: they have hardly anything to gain any more."""
 FIRST_PLANS = 1.0
 """Seconds in which early nodes come before the local search: it had better start from the best of their plans."""
 
@@ -185,6 +185,11 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def precise(self, time: float) -> Limits:
         """Limits for one solve of ``time`` seconds."""
         return Limits(time, ACCURACY * self.limits.gap, self.limits.workers, self.limits.seed)
+
+    def negligible(self, bound: int) -> bool:
+        """Return True if plans of this bound may hardly be better, and others that were left are bounded by no more."""
+        little = self.value is not None and self.value - bound <= NEGLIGIBLE * self.value
+        return little and self._rest is not None and self._rest <= bound
 
     def submit(self, evaluated: EvaluatedPlan) -> None:
         """Record a simulated plan, unless it lies outside the searched space; the best one is the incumbent."""

@@ -1,28 +1,26 @@
 """Description of a searched space: selects the sentences of `pipeplan.core.searched` that are true of it."""
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
 
 from pipeplan.core import searched as sentences
-from pipeplan.core.cluster import Cluster, Overlap, StageDevices
+from pipeplan.core.cluster import Overlap, StageDevices
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.searched import Searched
-from pipeplan.core.splits import CONTEXT, LOSS, Mix, Split
-from pipeplan.core.units import format_bytes, format_reserve, format_time
+from pipeplan.core.units import format_reserve
 from pipeplan.core.wording import listed
-from pipeplan.costs.sharding.places import places
-from pipeplan.costs.sharding.question import homeless
+from pipeplan.costs.sharding.usual import why_alone
 from pipeplan.schedules import JOINED, SLICED, SPLIT
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph.reach import applies, is_chain, widths
 from pipeplan.search.space.device_groups import distinct_tiles
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.team_scope import with_teams
 
 if TYPE_CHECKING:
     from pipeplan.search.nodes.layouts import Layout
@@ -32,8 +30,16 @@ EXPERT = re.compile(r"[Ee]xpert|[Mm]ixture|[Mm]ixtral|M[Oo][Ee]|Moe|(?<![A-Za-z]
 """What names of layers with experts contain."""
 
 
-def searched(spaces: Spaces, opened: int = 0) -> Searched:
-    """Describe the spaces of a search; ``opened`` is the number of nodes advanced."""
+def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Searched:
+    """Describe the spaces of a search.
+
+    Parameters
+    ----------
+    opened : int
+        Number of nodes advanced.
+    cutoff : int or None
+        Nanoseconds from which on a bound rules plans out.
+    """
     space, job = spaces.lowest, spaces.job
     scope = Scope(space)
     found = Searched(
@@ -61,63 +67,7 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         halves = "" if set(families) & set(SPLIT) else f"--schedules {','.join((*JOINED, *SPLIT))}"
         found = found.with_slices(spaces.job.slices, families, halves)
     orders = space.any_order or any(family.two_lanes for family in space.families)
-    alike = [split for split in spaces.teams if isinstance(split, Split)]
-    ways = Counter(split.team for split in alike if not split.mesh)
-    meshes = Counter(split.mesh for split in alike if split.mesh)
-    tokens = any(split.sequence for split in spaces.teams)
-    parallelism = {name for split in spaces.teams for name in split.parallelism}
-    context, losses = CONTEXT in parallelism, any(graph.loss for graph in spaces.model.operators.values())
-    loss = "" if LOSS in parallelism else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
-    at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
-    over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
-    left_out = dict(_left_out(spaces))
-    counts = {team: ways[team] for team in job.teams if team not in left_out}
-    ties, frozen = bool(spaces.model.ties), any(layer.frozen for layer in spaces.model.layers)
-    return at_levels.with_teams(
-        counts, tokens, _mixes(spaces), loss, over, context, meshes, ties, [*left_out.values()], job.mesh_axes, frozen
-    )
-
-
-def _left_out(spaces: Spaces) -> Iterator[tuple[int, str]]:
-    """Yield the sizes of teams that are asked for and not searched, each with the reason in words."""
-    split = {each.team for each in spaces.teams if not isinstance(each, Mix)}
-    for team in spaces.job.teams:
-        if team > 1 and not places(spaces.cluster, team):
-            yield team, f"no teams of {team}, for which {spaces.cluster.name} has no room"
-        elif team > 1 and (kind := homeless(spaces.cluster, spaces.job, team)):
-            beside = ", but beside others" * spaces.job.unlike_teams
-            yield team, f"no teams of {team}{beside}, as a layer is pinned to {kind}, of which there are none"
-        elif team > 1 and not spaces.late and team not in split:
-            yield team, f"no teams of {team}, over which no operator can be split"
-
-
-def _mixes(spaces: Spaces) -> str:
-    """Return in words how the nodes are filled with teams of unlike sizes; empty if they are not."""
-    alone = sum(isinstance(split, Mix) for split in spaces.teams)
-    if alone:
-        return f"{alone} mixes" if alone > 1 else "1 mix"
-    for own in spaces.mixed:
-        if own.ways is None:
-            from pipeplan.search.nodes.layouts import layouts  # only larger clusters need it
-
-            each = [layouts(own, own.job.batch // size) for size in own.sizes]
-            taken = max((layout.taken for row in each for layout in row), default=1)
-            of = f"a multiple of {taken} devices each, " * (taken > 1)
-            return f"{of}bounded for all ways to fill the nodes, sought in some of them"
-        if own.ways:
-            return f"all {len(own.ways)} ways to fill the nodes" if len(own.ways) > 1 else "one way to fill the nodes"
-    return ""
-
-
-def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:
-    """Yield in words which teams extend over several nodes, and the slowest link of their rings."""
-    for team in teams:
-        for kind, place in places(cluster, team).items():
-            if place.nodes > 1:
-                whose = f" of {kind}" if len(cluster.kinds) > 1 else ""
-                rate, wait = place.link.bandwidth, format_time(place.link.latency)
-                speed = f"at {format_bytes(rate)}/s with {wait} of latency" if rate else f"with {wait} of latency"
-                yield f"teams of {team}{whose} over {place.nodes} nodes each (rings {speed})"
+    return with_teams(found.at_levels(spaces.levels, bool(spaces.model.ties), orders), spaces, cutoff)
 
 
 def narrowing_options(job: Job) -> tuple[str, ...]:
@@ -283,7 +233,8 @@ class Scope:
 
     def _partitions(self) -> Iterator[str]:
         if self.devices > 1:
-            yield sentences.TENSOR
+            why = why_alone(self.model, self.space.cluster, self.job)
+            yield f"{sentences.TENSOR}, as {why}" if why else sentences.TENSOR
             if has_experts(self.model):
                 yield sentences.EXPERTS
         if self.several:

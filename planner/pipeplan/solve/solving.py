@@ -2,14 +2,13 @@
 
 ::
 
-    open ──▶ [run] ──▶ heuristics ──▶ run ──▶ resume ──▶ heuristics' rest ──▶ run ──▶ choose ──▶ result
-             large questions                                                          where times vary
+    open ──▶ heuristics ──▶ run ──▶ teams ──▶ run ──▶ resume ──▶ heuristics' rest ──▶ run ──▶ choose ──▶ result
+             (large: later) no teams  below the best plan                                     where times vary
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from pipeplan.core.collector import without_collector
@@ -22,14 +21,15 @@ from pipeplan.core.splits import Mix
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sharding.left_whole import left_whole
-from pipeplan.costs.sources import sources
-from pipeplan.search import joined_nodes, mixed_nodes, root_nodes, searches_locally
-from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
+from pipeplan.costs.sources import sources, splitting
+from pipeplan.search import any_order_nodes, mixed_nodes, root_nodes, searches_locally
+from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
+from pipeplan.search.nodes.teams import TeamsNode
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.scope import lists, searched
@@ -54,7 +54,10 @@ the start of the search for other orders."""
 FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
 FOR_TEAMS, FOR_A_PLAN = 0.5, 1.0
-"""Share of the time limit in which teams are opened, and the seconds in which a first plan is sought before each."""
+"""Share of the time limit in which teams are opened; seconds in which a plan is sought between two of their sizes."""
+WITHOUT_TEAMS = 0.1
+"""Share of the time left in which plans without teams are sought before teams are opened. The best of them closes
+those whose bound before pricing is no less."""
 FOR_REASONS = 0.05
 """Share of the time limit that may be spent in addition on the reasons why no plan fits."""
 
@@ -97,6 +100,7 @@ class Solving:
         self.search.unopened = self.spaces.least
         self.heuristics: Heuristics | None = None
         self.hopeful: list[Space] = []
+        self._waiting: list[TeamsNode] = []
 
     def run(self) -> None:
         """Search until the optimum is proved, the time is over, or a signal arrives.
@@ -110,7 +114,7 @@ class Solving:
             self._open()
             self._require_hope()
             self._search()
-            if self.spaces.late and self.search.stop is Stop.EXHAUSTED:
+            if self._late and self.search.stop is Stop.EXHAUSTED:
                 self.search.stop = Stop.TIME
         except KeyboardInterrupt:  # Ctrl-C returns the best plan so far
             self.search.stop = Stop.INTERRUPT
@@ -140,10 +144,11 @@ class Solving:
         self._open()
         search.run()
         if search.incumbent is None and search.stop is not Stop.INTERRUPT:
+            self._open_teams()
             search.resume()
             search.run()
         if self.refuted and {UNLIKE_NODES, OTHER_WIDTHS} & {*searched(self.spaces).not_searched}:
-            self._begin_heuristics(after=False)
+            self._begin_heuristics()
         if search.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         return None if search.incumbent is None else self._plan(search.incumbent)
@@ -153,39 +158,46 @@ class Solving:
         """True if it is proved that no plan fits."""
         return self.search.refuted and not self.spaces.late
 
+    @property
+    def _late(self) -> bool:
+        """Whether the time was over before all teams were open whose bound leaves hope."""
+        return any(
+            not each.done and not each.left and not self.search.fathoms(each.bound) for each in self.spaces.openings
+        )
+
     @interruptible()
     def _open(self) -> None:
-        """Push the root nodes of all spaces; those of teams one size and split after the other."""
-        alike: list[Node] = []
-        openings: Iterator[Iterable[Space]] = chain((tuple(self.spaces),), self.spaces.open_teams())
-        for opened in map(promising, openings):
-            self.hopeful += opened
-            for space in opened:
-                alike += self._push(space)
-            self.search.unopened = _not_open(self.spaces, alike)
-            if max(self.asked.job.teams, default=1) > 1:  # to find their splits takes time
-                self.search.find_plan(FOR_A_PLAN)
-        for node in joined_nodes(alike):
-            self.search.push(node)
+        """Push the root nodes of plans without teams; teams wait, unless there is no hope without them."""
+        search = self.search
+        self.hopeful += promising(tuple(self.spaces))
+        for space in self.hopeful:
+            for node in root_nodes(space):
+                search.push(node)
+            for late in any_order_nodes(space):
+                search.defer(late)
+        self._waiting = [TeamsNode(each, self.hopeful, self.spaces.usual) for each in self.spaces.openings]
+        self._waiting.sort(key=lambda node: node.bound)
+        search.unopened = self._least_waiting
+        while self._waiting and (not self.hopeful or self.asked.job.unlike_teams):
+            node = self._waiting.pop(0)
+            search.unopened = self._least_waiting
+            search.expand(node)
+            search.find_plan(FOR_A_PLAN)
+        self.spaces.require_some()
         for mixed in self.spaces.mixed:
             for node in mixed_nodes(mixed):
-                self.search.defer(node)
-        self.search.unopened = self.spaces.unopened
+                search.defer(node)
 
-    def _push(self, space: Space) -> list[Node]:
-        """Push the nodes of a space; return those that are joined with others first."""
-        alike = []
-        for node in root_nodes(space):
-            if node.joins:
-                alike.append(node)
-            else:
-                self.search.push(node)
-        if space.any_order:
-            from pipeplan.search.any_order import any_orders
+    @property
+    def _least_waiting(self) -> int | None:
+        """A lower bound on the plans of teams that no node of the search has yet; None if there are none."""
+        return min((node.bound for node in self._waiting), default=None)
 
-            for late in any_orders(space):
-                self.search.defer(late)
-        return alike
+    def _open_teams(self) -> None:
+        """Let teams have their turn: their nodes open them, or are closed by their bounds."""
+        while self._waiting:
+            self.search.push(self._waiting.pop())
+        self.search.unopened = None
 
     def _require_hope(self) -> None:
         """Raise the error of a question of which nothing was opened, or for which clearly no plan fits."""
@@ -202,9 +214,20 @@ class Solving:
             search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
         large = any(space.large for space in self.hopeful)
         for_mixes = whole * FOR_MIXES * bool(self.spaces.mixed)
+        first = not large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
+        if first:
+            self._begin_heuristics()
+        if self._waiting:
+            search.run(reserve=search.rest * (1 - WITHOUT_TEAMS))
+            if search.stop is Stop.INTERRUPT:
+                return
+            self._open_teams()
         if large:  # there, plans of heuristics come late and improve little
             search.run(reserve=max(whole * FOR_HEURISTICS, for_mixes))
-        heuristics = self._begin_heuristics(after=large and search.incumbent is not None)
+        if not first:
+            self._begin_heuristics(after=large and search.incumbent is not None)
+        assert self.heuristics is not None
+        heuristics = self.heuristics
         kept = heuristics.needed(whole)
         search.run(reserve=max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_mixes))
         if search.stop is not Stop.INTERRUPT:
@@ -216,7 +239,7 @@ class Solving:
             search.run()
 
     @interruptible()
-    def _begin_heuristics(self, after: bool) -> Heuristics:
+    def _begin_heuristics(self, after: bool = False) -> None:
         """Let heuristics propose plans; ``after``: the search has found one, and left some time."""
         search = self.search
         self.heuristics = Heuristics(
@@ -232,7 +255,6 @@ class Solving:
             search.limits.time * FOR_HEURISTICS,
             max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
         )
-        return self.heuristics
 
     def _require_plan(self) -> None:
         """Raise the error of a search that found no plan."""
@@ -303,13 +325,16 @@ class Solving:
             bound=search.bound,
             wall=self.clock.wall,
             backend=self.means.backend,
-            searched=_searched(spaces, search.opened, chosen),
-            costs=self.asked.stated(sources(model, cluster, spaces.lowest.sizes, job)),
+            searched=_searched(spaces, search.opened, chosen, search.cutoff),
+            costs=replace(
+                self.asked.stated(sources(model, cluster, spaces.lowest.sizes, job)),
+                teams=splitting(cluster) if spaces.teams else "",
+            ),
             baselines=self.rows,
             runners_up=search.ranking(),
             robust=choice,
             layouts=search.bounds_by_part(),
-            late=spaces.late,
+            late=self._late,
             whole=left_whole(plan, model, cluster, job),
             recut=self._recut(chosen) if unequal_slices else None,
             front_first=None if budget is None else self._front_first(budget),
@@ -349,15 +374,9 @@ def _with_delay(spaces: Spaces, job: Job) -> int | None:
     return spaces.least if possible and len(spaces.cluster.devices) > 1 else None
 
 
-def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan) -> Searched:
+def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan, cutoff: int | None) -> Searched:
     """What was searched, and the chosen plan beside it if no listed one has its stages and devices."""
-    found, candidate = searched(spaces, opened), chosen.candidate
+    found, candidate = searched(spaces, opened, cutoff), chosen.candidate
     if isinstance(candidate.chain.split, Mix) or lists(spaces.of(candidate), candidate.chain.groups):
         return found
     return found.with_answer(candidate.chain.stages, candidate.chain.replicas)
-
-
-def _not_open(spaces: Spaces, waiting: Iterable[Node]) -> int | None:
-    """A lower bound on the plans that no open node has: those of ways that are not known yet, and of waiting nodes."""
-    bounds = [node.bound for node in waiting]
-    return min([*bounds, *([] if spaces.unopened is None else [spaces.unopened])], default=None)

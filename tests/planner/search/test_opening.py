@@ -1,20 +1,26 @@
-"""Teams are opened after a first plan; what the time does not suffice for is bounded by its least work."""
+"""Teams are opened by the search: by size, in the order of their bounds, where these leave hope."""
 
 from importlib import import_module
 
 import pytest
 
-from helpers.instances import equal_devices
+from helpers.instances import equal_devices, model_of
 from helpers.operators import perceptrons
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InputError, UndecidedError
 from pipeplan.core.job import Job
+from pipeplan.core.searched import CLOSED, LATE, OTHER_TEAMS, TENSOR
+from pipeplan.costs.sharding.usual import USUAL, usual_teams, why_alone
+from pipeplan.search.nodes.teams import TeamsNode
+from pipeplan.search.scope import searched
+from pipeplan.search.space.opening import Opening
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Status, Stop
 
-CLUSTER = equal_devices(4, link=Link(10**9, 1))
+FAST, SLOW = Link(10**9, 1), Link(10**3, 10**6)
+CLUSTER = equal_devices(4, link=FAST)
 
 
 def test_spaces_are_opened_one_by_one() -> None:
@@ -22,7 +28,7 @@ def test_spaces_are_opened_one_by_one() -> None:
     at_once = Spaces(perceptrons(), CLUSTER, Job(4, teams=(1, 2, 4)))
     later = Spaces(perceptrons(), CLUSTER, Job(4, teams=(1, 2, 4)), opening=Clock(Limits()))
     assert not later.teams and later.late
-    opened = [spaces.split for spaces in later.open_teams()]
+    opened = [spaces.split for each in later.openings for spaces in each.open()]
     assert opened == list(later.teams) == list(at_once.teams)
     assert not later.late and not at_once.late
 
@@ -30,15 +36,79 @@ def test_spaces_are_opened_one_by_one() -> None:
 def test_without_time_for_teams_their_least_work_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan without teams is an answer, and so is that bound; if only teams are asked for there is none."""
     proved = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
+    assert proved.plan.team == 2
     monkeypatch.setattr(import_module("pipeplan.solve.solving"), "FOR_TEAMS", 0.0)
-    found = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
-    assert found.plan.team == 1
-    assert 0 < found.bound <= proved.value
-    assert (found.status, found.late, found.stop) == (Status.FEASIBLE, True, Stop.TIME)
-    assert "not all ways to split layers over teams are known" in str(found)
+    for teams in ((1, 2), ()):
+        found = solve(perceptrons(), CLUSTER, 4, teams=teams, workers=1)
+        assert found.plan.team == 1
+        assert 0 < found.bound <= proved.value
+        assert (found.status, found.late, found.stop) == (Status.FEASIBLE, True, Stop.TIME)
+        assert "not all ways to split layers over teams are known" in str(found)
+        assert LATE.format(sizes="2 and 4" if not teams else "2") in found.searched.as_text()
     with pytest.raises(UndecidedError) as undecided:
         solve(perceptrons(), CLUSTER, 4, teams=(2,), workers=1)
     assert undecided.value.bound > 0
+
+
+def test_the_usual_sizes_are_searched_where_none_are_named() -> None:
+    """Those for which a node has room: the answer is that of the same sizes by name, and says so."""
+    named = solve(perceptrons(), CLUSTER, 4, teams=(1, 2, 4), workers=1)
+    found = solve(perceptrons(), CLUSTER, 4, workers=1)
+    assert (found.value, found.bound, found.status) == (named.value, named.bound, Status.OPTIMAL)
+    assert found.plan.team == 2 and found.job.teams == ()
+    assert "teams of 1" in found.searched.as_text()
+    assert OTHER_TEAMS in found.searched.not_searched and OTHER_TEAMS not in named.searched.not_searched
+    alone = solve(perceptrons(), CLUSTER, 4, teams=(1,), workers=1)
+    assert alone.value > found.value and alone.plan.team == 1
+    assert f"{TENSOR}, as only teams of 1 are asked for" in alone.searched.not_searched
+
+
+@pytest.mark.parametrize(
+    ("devices", "sizes"), [(1, ()), (2, (1, 2)), (3, (1, 2)), (5, (1, 2, 4)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8))]
+)
+def test_usual_sizes_are_those_that_a_node_has_room_for(devices: int, sizes: tuple[int, ...]) -> None:
+    """Powers of two up to eight, so that no device more takes one away."""
+    assert usual_teams(perceptrons(), equal_devices(devices), Job(4)) == sizes
+    assert max(USUAL) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"objective": "bottleneck"}, "teams are planned for the time of steps"),
+        ({"order": "given"}, "devices are taken in a given order"),
+        ({"pin": (("l0", "d1"),)}, "a layer is pinned to one device"),
+        ({"teams": (1,)}, "only teams of 1"),
+        ({"model": model_of([1, 1])}, "operators of its layers are not known"),
+        ({"cluster": Cluster.uniform(2, DeviceKind("unit", on_chip=100), FAST)}, "on-chip memory"),
+        ({"cluster": equal_devices(1)}, "only one device"),
+    ],
+)
+def test_the_answer_says_why_there_are_no_teams(options: dict, why: str) -> None:
+    """Where they do not suit the job, which asks for none by name, nothing is refused."""
+    model, cluster = options.pop("model", perceptrons()), options.pop("cluster", CLUSTER)
+    job = Job(4, **options)
+    assert job.teams or not usual_teams(model, cluster, job)
+    assert why in why_alone(model, cluster, job)
+    assert not Spaces(model, cluster, job).openings
+
+
+def test_one_device_in_each_node_has_no_usual_teams() -> None:
+    """The reason names the option that searches teams over nodes."""
+    nodes = tuple(each for _ in range(2) for each in equal_devices(1, link=FAST).nodes)
+    apart = Cluster("apart", equal_devices(1).kinds, nodes, SLOW)
+    assert "--teams 2 searches teams over whole nodes" in why_alone(perceptrons(), apart, Job(4))
+
+
+def test_teams_whose_bound_leaves_no_hope_are_never_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search ends with a proof, and the answer says that they were ruled out; no way is priced."""
+    monkeypatch.setattr(Opening, "bound", property(lambda _: 10**15))
+    monkeypatch.setattr(TeamsNode, "advance", lambda *_: pytest.fail("a size is opened"))
+    found = solve(perceptrons(), CLUSTER, 4, workers=1)
+    alone = solve(perceptrons(), CLUSTER, 4, teams=(1,), workers=1)
+    assert (found.value, found.status, found.late) == (alone.value, Status.OPTIMAL, False)
+    assert CLOSED.format(sizes="2 and 4") in found.searched.as_text()
+    assert not any(sentence.startswith(TENSOR) for sentence in found.searched.not_searched)
 
 
 def test_sizes_without_room_are_left_out_with_a_word() -> None:
@@ -52,16 +122,17 @@ def test_sizes_without_room_are_left_out_with_a_word() -> None:
         solve(perceptrons(), CLUSTER, 4, teams=(8,), workers=1)
     for unlike in (False, True):
         alone = solve(perceptrons(), CLUSTER, 4, teams=(1, 8), unlike_teams=unlike, workers=1)
-        assert alone.value == solve(perceptrons(), CLUSTER, 4, workers=1).value
+        assert alone.value == solve(perceptrons(), CLUSTER, 4, teams=(1,), workers=1).value
         assert words in alone.searched.as_text()
 
 
 def test_where_nothing_can_be_split_plans_without_teams_are_the_answer() -> None:
     """If they are asked for too, with a word; else the question is refused. Here no length has three parts."""
-    three = equal_devices(3, link=Link(10**9, 1))
+    three = equal_devices(3, link=FAST)
     for unlike in (False, True):
         found = solve(perceptrons(), three, 4, teams=(1, 3), unlike_teams=unlike, workers=1)
-        assert found.value == solve(perceptrons(), three, 4, workers=1).value
-        assert "no teams of 3, over which no operator can be split" in found.searched.as_text()
+        assert found.value == solve(perceptrons(), three, 4, teams=(1,), workers=1).value
+        known = searched(Spaces(perceptrons(), three, Job(4, teams=(1, 3), unlike_teams=unlike)))
+        assert "no teams of 3, over which no operator can be split" in known.as_text()
     with pytest.raises(InputError, match="can be split over them"):
         solve(perceptrons(), three, 4, teams=(3,), workers=1)

@@ -11,6 +11,7 @@ from pipeplan.core.job import Job, Order
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.wording import teams_of
+from pipeplan.costs.sharding.usual import usual_teams
 
 GIB = 2**30
 GIGABYTE = 10**9
@@ -56,9 +57,9 @@ def changes(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[Ch
         yield Change(
             "plans that need not be regular", cluster, replace(job, regular=False, equal_replicas=False), eases=True
         )
-    larger = 2 * plan.team
-    if larger not in job.teams and larger <= largest_team(model, cluster, job):
-        wider = replace(job, teams=(*(job.teams or (1,)), larger))
+    larger, known = 2 * plan.team, job.teams or usual_teams(model, cluster, job) or (1,)
+    if larger not in known and larger <= largest_team(model, cluster, job):
+        wider = replace(job, teams=(*known, larger))
         yield Change(f"{teams_of(larger)} devices too, which share every layer", cluster, wider, eases=True)
 
 

@@ -15,6 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import available_micro_batches, layer_costs
 from pipeplan.costs.pricing import device_limit
+from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve.question import Question
 from pipeplan.solve.solving import Means, Solving
@@ -29,7 +30,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     most, and has buffers of five units at most, where layers that share weights are one, and of all such beside them.
     Nothing is said of teams.
     """
-    if max(job.teams, default=1) > 1:
+    if max(job.teams or usual_teams(model, cluster, job), default=1) > 1:
         return False
     job = job.of(model)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())

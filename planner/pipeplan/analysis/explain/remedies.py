@@ -30,6 +30,7 @@ from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, listed, wrapped
 from pipeplan.costs.layers import available_micro_batches, profiles_for
+from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.search.alternatives import Change, changes, checked
 from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.spaces import Spaces
@@ -229,9 +230,9 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
 
 def _teams(model: Model, cluster: Cluster, job: Job) -> list[Change]:
     """Teams of more sizes, if the model has some, in a list."""
-    largest = largest_team(model, cluster, job)
-    more = [size for size in (2**k for k in range(1, largest.bit_length())) if size not in job.teams]
-    allowed = Change("--teams", f"teams of {listed(more)} devices too", {"teams": (*(job.teams or (1,)), *more)})
+    largest, known = largest_team(model, cluster, job), job.teams or usual_teams(model, cluster, job) or (1,)
+    more = [size for size in (2**k for k in range(1, largest.bit_length())) if size not in known]
+    allowed = Change("--teams", f"teams of {listed(more)} devices too", {"teams": (*known, *more)})
     return [allowed] if more else []
 
 

@@ -24,6 +24,7 @@ from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.wording import hint
+from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.result import Result
 from pipeplan.search.space.in_flight import FREE
@@ -145,7 +146,7 @@ def judge(
     if written.is_found:
         within = Limits(time=time_limit, gap=gap, workers=workers, seed=seed)
         best = in_best_order(best, model, written.job(job), written, within)
-    searched = written.compared(job)
+    searched = written.compared(job, usual_teams(model, cluster, job))
     beyond = outside(best, written, searched)
     how = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}
     result, why = _proved(model, cluster, searched, time_limit, how)

@@ -207,12 +207,15 @@ class HandWritten:
             unlike_teams=len(sizes) > 1,
         )
 
-    def compared(self, job: Job) -> Job:
-        """The job of the proved plan: where it names no slices, or sizes of teams, also those of this plan."""
+    def compared(self, job: Job, usual: tuple[int, ...]) -> Job:
+        """The job of the proved plan: where it names no slices, or sizes of teams, also those of this plan.
+
+        ``usual``: the sizes that are searched then.
+        """
         if self.token_slices > 1 and not job.slices:
             job = replace(job, slices=(1, self.token_slices))
-        sizes = {1, *self.team}
-        if job.teams or sizes == {1} or job.intra_layer or not job.objective.simulated:
+        sizes = {1, *usual, *self.team}
+        if job.teams or set(self.team) == {1} or job.intra_layer or not job.objective.simulated:
             return job
         return replace(job, teams=tuple(sorted(sizes)), unlike_teams=len(set(self.team)) > 1 and not job.regular)
 

@@ -82,7 +82,7 @@ class LocalSearchProcess:
     """
 
     def __init__(self, spaces: Spaces, seed: int) -> None:
-        self._spaces = spaces
+        self._spaces, self._known = spaces, len(spaces.questions)
         self._out: SimpleQueue[bytes | None] = SimpleQueue()
         self._in: SimpleQueue[Message] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,6 +99,10 @@ class LocalSearchProcess:
             self._out.put(question)
             Thread(target=self._write, daemon=True).start()
             Thread(target=self._read, daemon=True).start()
+
+    def knows(self, plan: EvaluatedPlan) -> bool:
+        """Whether the teams of a plan were open when the process began."""
+        return plan.candidate.chain.split is None or len(self._spaces.questions) == self._known
 
     def offer(self, plan: EvaluatedPlan) -> None:
         """Send a plan to start from."""

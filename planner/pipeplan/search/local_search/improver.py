@@ -34,12 +34,12 @@ class Improver:
 
     def offer(self, plan: EvaluatedPlan) -> None:
         """Start from this plan too."""
-        if self._process is not None:
+        if self._beside:
+            self._offered.append(plan)
+        if self._process is not None and self._process.knows(plan):
             self._process.offer(plan)
             return
         self._search.add(plan)
-        if self._beside:
-            self._offered.append(plan)
         if self._best is None or plan.value < self._best.value:
             self._best, self._new = plan, True
 
@@ -47,6 +47,9 @@ class Improver:
         """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
         if self._best is None:
             return
+        if self._process is not None and not all(map(self._process.knows, self._offered[-1:])):
+            self._process.close()  # teams were opened since it began
+            self._process = None
         if self._process is not None and self._process.ended:  # killed, or without what this call plugged in
             self._process.close()
             self._process, self._beside, self._new = None, False, True
@@ -58,7 +61,6 @@ class Improver:
             self._process = LocalSearchProcess(self._spaces, self._seed + 1)
             for plan in self._offered:
                 self._process.offer(plan)
-            self._offered.clear()
         self._new = False
 
     def _within(self, deadline: float) -> Iterator[EvaluatedPlan]:

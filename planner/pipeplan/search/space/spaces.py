@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, zip_longest
+from itertools import chain
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -14,14 +14,16 @@ from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
 from pipeplan.schedules import SLICED, SPLIT, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
+from pipeplan.search.space.opening import Opening, of_size
 from pipeplan.search.space.space import ANY, Space
 from pipeplan.search.space.unopened import Unopened
-from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.clock import Clock
 
 
 class Spaces:
@@ -51,8 +53,12 @@ class Spaces:
     Attributes
     ----------
     job : Job
-    opening : Clock or None
-        The time for `open_teams`, which opens the questions with teams then; without it they are open at once.
+        With the sizes of teams that are searched, also where the asked one names none (`usual_teams`).
+    usual : bool
+        Whether the asked job names no sizes of teams, and there are some.
+    openings : tuple of Opening
+        The teams of several devices by size, of all numbers of slices. Named ones are open from the beginning, unless
+        there is a clock to open them by.
     teams : dict of Splitting to Spaces
         The spaces of each split, and of the mixes that are searched by themselves; they come after the others.
     mixed : tuple of MixedSpace
@@ -78,6 +84,10 @@ class Spaces:
         job = job.of(model)
         if model.slicing is not None:
             job = replace(job, zero=tuple(level for level in job.zero if level < SHARDED))
+        self._asked = job
+        if split is None and not job.teams:
+            job = replace(job, teams=usual_teams(model, cluster, job))
+        self.usual = job.teams != self._asked.teams
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Splitting, Spaces] = {}
@@ -85,23 +95,19 @@ class Spaces:
             if name in SLICED:
                 family(name)  # which says that it takes slices
         self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
-        own = self._own_job
         opens = model.slicing is not None or 1 in self._counts
-        self._late = opens and opening is not None
         if opens and (not job.teams or 1 in job.teams):
             self._open_levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
         self._mixes: dict[Mix, Spaces | None] = {}
         self.mixed: tuple[MixedSpace, ...] = ()
-        self._opening = opening
-        self._size, self._only_mixes = 0, False
-        self._to_open: Iterator[TeamQuestion | MixedQuestion] = iter(())
-        if opens and questions is None:
-            self._to_open = team_questions(model, cluster, own, opening)
-        elif opens and questions is not None:
-            self._to_open = (each for each in questions if each.job.slices == own.slices)
-        for _ in self._open_own() if opening is None else ():
-            pass
+        self._clock = opening
+        self._openings = tuple(self._every_opening(questions)) if opens and max(job.teams, default=1) > 1 else ()
+        if opening is None and not self.usual:
+            for each in self._openings:
+                for _ in each.open():
+                    pass
+            self.require_some()
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -116,67 +122,80 @@ class Spaces:
     ) -> "Spaces":
         """The spaces of a number of token slices."""
         check_halves(self.model, self.cluster, self.job)
-        job = replace(self.job, slices=(count,), context_parallel=False, unlike_teams=False)
+        job = replace(self._asked, slices=(count,), context_parallel=False, unlike_teams=False)
         own = None if questions is None else tuple(questions)
         return Spaces(sliced(self.model, count), self.cluster, job, questions=own, opening=opening)
 
+    def _every_opening(self, questions: Sequence[TeamQuestion | MixedQuestion] | None) -> Iterator[Opening["Spaces"]]:
+        """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
+        own, unlike = self._own_job, self.job.unlike_teams
+        least = Unopened(self.model, self.cluster, own, self._clock)
+        for sizes in [least.sizes] * bool(least.sizes) if unlike else [(size,) for size in least.sizes]:
+            job = own if unlike else replace(own, teams=sizes)
+            asked = partial(self._asked_at, job, least)
+            if questions is not None:
+                known = (question for question in questions if question.job.slices == own.slices)
+                asked = partial(_known, [question for question in known if unlike or of_size(question) in sizes])
+            yield Opening(sizes, least, asked, self._enter, self._open_mixes, self._clock)
+
+    def _asked_at(
+        self, job: Job, least: Unopened, sizes: tuple[int, ...] | None
+    ) -> Iterator[TeamQuestion | MixedQuestion]:
+        """The questions of a job's teams at these micro-batch sizes, or at all."""
+        if sizes is not None:
+            job = replace(job, micro_batches=tuple(job.batch // size for size in sizes))
+        return team_questions(self.model, self.cluster, job, self._clock, least.ways)
+
+    @property
+    def openings(self) -> tuple[Opening["Spaces"], ...]:
+        """Those of the teams of several devices, by number of slices and by size."""
+        return (*self._openings, *(each for own in self.sliced.values() for each in own.openings))
+
     @property
     def late(self) -> bool:
-        """Whether some questions with teams are not open, as with the clock over."""
-        return self._late or any(own.late for own in self.sliced.values())
+        """Whether some teams are not open, as with the clock over."""
+        return not all(each.done for each in self.openings)
 
     @property
     def questions(self) -> tuple[TeamQuestion | MixedQuestion, ...]:
-        """The questions with teams that are open, or are known already: to find the splits worth searching takes time.
+        """The questions with teams that are open: to find the splits worth searching takes time.
 
         ``job.slices`` says in how many slices.
         """
         return self._questions + tuple(each for own in self.sliced.values() for each in own.questions)
 
-    def open_teams(self) -> Iterator["Spaces"]:
-        """Open the spaces of teams one by one, then those of mixes, and yield each; numbers of slices take turns."""
-        turns = [self._open_own(), *(own.open_teams() for own in self.sliced.values())]
-        yield from (opened for row in zip_longest(*turns) for opened in row if opened is not None)
+    def _enter(self, question: TeamQuestion | MixedQuestion) -> "Spaces | None":
+        """Add the spaces of a question; of mixes none yet."""
+        if isinstance(question, TeamQuestion):
+            try:
+                own = Spaces(question.model, question.cluster, question.job, question.split)
+            except InputError:
+                if self.usual:  # nobody asked for them
+                    return None
+                raise
+            self.teams[question.split] = own
+        self._questions += (question,)
+        return self.teams[question.split] if isinstance(question, TeamQuestion) else None
 
-    def _open_own(self) -> Iterator["Spaces"]:
-        """Open those of one number of slices."""
-        try:
-            for question in self._to_open:
-                self._questions += (question,)
-                if isinstance(question, TeamQuestion):
-                    self._size = question.split.teams[0]
-                    self.teams[question.split] = Spaces(question.model, question.cluster, question.job, question.split)
-                    yield self.teams[question.split]
-                if self._opening is not None:
-                    self._opening.check()
-        except OutOfTimeError:
-            return
-        self._only_mixes = True
+    def _open_mixes(self) -> Iterator["Spaces"]:
+        """Add the mixes once all ways are known, and yield the spaces of those that are searched by themselves."""
         every = [question for question in self._questions if isinstance(question, MixedQuestion)]
         if ANY in self.job.schedules:
             yield from self._search_each(every)
         else:
             self.mixed = tuple(MixedSpace(question, partial(self._of, question)) for question in every)
-        self._late = False
+
+    def require_some(self) -> None:
+        """Raise the error of teams over which nothing can be split, if nothing else was asked for."""
+        refused = [each.refused for each in self.openings if each.refused is not None]
+        alone = not any(True for _ in self) or bool(self.job.strategy)
+        if refused and alone and len(refused) == len(self.openings):
+            raise refused[0]
 
     @property
     def unopened(self) -> int | None:
         """A lower bound in nanoseconds on plans of teams that are not open yet; None if all are."""
-        bounds = [own.unopened for own in self.sliced.values()] + ([self._unopened] if self._late else [])
-        return min((bound for bound in bounds if bound is not None), default=None)
-
-    @property
-    def _unopened(self) -> int | None:
-        sizes = self._least_times.sizes
-        left = sizes[sizes.index(self._size) if self._size else 0 :]
-        bounds = [self._least_times.of_team(team) for team in left if not self._only_mixes]
-        if self.job.unlike_teams and sizes:
-            bounds.append(self._least_times.of_mixes)
-        return min(bounds, default=None)
-
-    @cached_property
-    def _least_times(self) -> Unopened:
-        return Unopened(self.model, self.cluster, self.job)
+        return min((each.bound for each in self.openings if not each.done), default=None)
 
     @property
     def least(self) -> int:
@@ -315,6 +334,13 @@ class Spaces:
             return self.sliced[slices].find(split, level)
         home = self._home(split) if split is not None else self
         return None if home is None else home._spaces.get(level)
+
+
+def _known(
+    questions: Sequence[TeamQuestion | MixedQuestion], _: tuple[int, ...] | None
+) -> Iterator[TeamQuestion | MixedQuestion]:
+    """The questions that were found before."""
+    return iter(questions)
 
 
 def check_halves(model: Model, cluster: Cluster, job: Job) -> None:

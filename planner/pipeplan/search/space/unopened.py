@@ -57,6 +57,12 @@ class Unopened:
             self._of_team[team] = self._teams_of(team)
         return self._of_team[team].raised(enough)
 
+    def sizes_below(self, team: int, most: int) -> tuple[int, ...]:
+        """Return the micro-batch sizes at which teams of a size may have plans below so many nanoseconds."""
+        if team not in self._of_team:
+            self._of_team[team] = self._teams_of(team)
+        return self._of_team[team].sizes_below(most)
+
     @property
     def of_mixes(self) -> int:
         """Lower bound on plans whose teams may differ in size; single devices are among them if they are asked for.
@@ -137,13 +143,26 @@ class LeastSteps:
     def raised(self, enough: int) -> int:
         """Return the least bound, once it is ``enough`` or cannot be raised."""
         while True:
-            between, size = least = min(self._bounds, key=self._bounds.__getitem__)
+            least = min(self._bounds, key=self._bounds.__getitem__)
             if self._bounds[least] >= enough or least in self._final or not self._has_time():
                 return self._bounds[least]
-            assert between is not None, "these are final"
-            self._final.add(least)
-            with suppress(BeyondIntegersError, TooLargeError):  # then the first bound is all that is known
-                self._bounds[least] = max(self._bounds[least], self._raised(between, size))
+            self._raise(*least)
+
+    def sizes_below(self, most: int) -> tuple[int, ...]:
+        """Return the micro-batch sizes whose raised bounds are below ``most``, as far as there is time."""
+        for each in [each for each, bound in self._bounds.items() if bound < most and each not in self._final]:
+            if self._has_time():
+                self._raise(*each)
+        below = {size for (_, size), bound in self._bounds.items() if bound < most}
+        return tuple(size for size in self._teams.sizes if size in below)
+
+    def _raise(self, between: Between | None, size: int) -> None:
+        """Raise a bound once and for all."""
+        assert between is not None, "these are final"
+        self._final.add((between, size))
+        with suppress(BeyondIntegersError, TooLargeError):  # then the first bound is all that is known
+            known = self._bounds[between, size]
+            self._bounds[between, size] = max(known, self._raised(between, size))
 
     def _has_time(self) -> bool:
         return self._clock is None or self._clock.left > 0

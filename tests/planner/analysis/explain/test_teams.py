@@ -58,7 +58,8 @@ def test_there_are_no_larger_teams_than_nodes_nor_of_unknown_operators() -> None
 def test_a_team_is_a_remedy_where_no_layer_fits_on_a_device() -> None:
     """A layer's state fits on two devices only: teams of two help, and their plan is one for the whole model."""
     model, tight = perceptrons(1), equal_devices(2, memory=2500, link=Link(10**12, 1))
-    job = Job(1, optimizer="adam", zero=(0,))
+    job = Job(1, optimizer="adam", zero=(0,), teams=(1,))
+    assert solve(model, tight, job=replace(job, teams=())).plan.team == 2
     with pytest.raises(InfeasibleError):
         solve(model, tight, job=job)
     found = remedies(model, tight, job)

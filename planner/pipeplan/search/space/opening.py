@@ -1,0 +1,94 @@
+"""`Opening`: the teams of one size, until their ways to split layers are priced and their spaces are open."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.splits import Split
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
+from pipeplan.search.space.unopened import Unopened
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+
+Opened = TypeVar("Opened", covariant=True)
+"""What has the spaces of a question: `Spaces`."""
+
+
+@dataclass(eq=False)
+class Opening(Generic[Opened]):
+    """Teams of one size, or of several that are mixed.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+    least : Unopened
+        Bounds before the ways are priced.
+    questions : callable
+        Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced.
+    enter : callable
+        Adds the spaces of a question, and returns them; None for mixes.
+    finish : callable
+        Opens the mixes once all ways are known, and yields their spaces if they have some.
+    clock : Clock or None
+        The time in which to open them.
+    done : bool
+        Whether all ways are open.
+    left : bool
+        Whether they are left unpriced, as they have next to nothing to gain.
+    refused : InputError or None
+        Why there are none.
+    """
+
+    sizes: tuple[int, ...]
+    least: Unopened
+    questions: Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
+    enter: Callable[[TeamQuestion | MixedQuestion], Opened | None]
+    finish: Callable[[], Iterator[Opened]]
+    clock: Clock | None = None
+    done: bool = field(default=False, init=False)
+    left: bool = field(default=False, init=False)
+    refused: InputError | None = field(default=None, init=False)
+    _over: bool = field(default=False, init=False)
+
+    @property
+    def bound(self) -> int:
+        """A lower bound in nanoseconds on all plans of these teams, as far as it is known."""
+        return self.raised(0)
+
+    def raised(self, enough: int) -> int:
+        """Return the bound, raised until it is ``enough`` or cannot be raised; that of mixes is found at once."""
+        bounds = [self.least.of_team(team, enough) for team in self.sizes]
+        return min([*bounds, *([self.least.of_mixes] if len(self.sizes) > 1 else [])])
+
+    def open(self, cutoff: int | None = None) -> Iterator[Opened]:
+        """Open the ways one by one and yield the spaces of each, until the clock is over.
+
+        With a ``cutoff`` only at micro-batch sizes whose bound is below so many nanoseconds.
+        """
+        if self._over:
+            return
+        self._over = True  # an interrupted iterator has lost what it was about to find
+        try:
+            sizes = None if cutoff is None else self.least.sizes_below(self.sizes[0], cutoff)
+            for question in self._priced(sizes):
+                spaces = self.enter(question)
+                if spaces is not None:
+                    yield spaces
+                if self.clock is not None:
+                    self.clock.check()
+        except OutOfTimeError:
+            return
+        yield from self.finish()
+        self.done = True
+
+    def _priced(self, sizes: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
+        """The questions; none where nothing can be split."""
+        try:
+            yield from self.questions(sizes)
+        except InputError as error:
+            self.refused = error
+
+
+def of_size(question: TeamQuestion | MixedQuestion) -> int:
+    """Return the size of the teams of a question; 0 for mixes."""
+    return question.split.team if isinstance(question, TeamQuestion) and isinstance(question.split, Split) else 0
