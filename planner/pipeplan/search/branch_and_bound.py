@@ -149,6 +149,11 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         return super().left
 
     @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return self.limits.time - self.rest
+
+    @property
     def left(self) -> float:
         """Seconds of this run; the time after it is for the result, and for ``reserve``."""
         finish = self.pace.finish(self.incumbent.candidate) if self.incumbent is not None else 0.0
@@ -256,7 +261,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         step = node.advance(self)
         excluded = step.rest is None and not step.nodes
         self._note(node, UNLIMITED if excluded else node.bound)
-        if not self._early or self.limits.time - self.rest > FIRST_PLANS:
+        if not self._early or self.spent > FIRST_PLANS:
             self.search_locally()
         return step
 

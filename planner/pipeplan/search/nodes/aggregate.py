@@ -46,6 +46,8 @@ CLOSE_IN_TREE = 2e-5
 """The same in a tree, whose nodes below begin with this bound."""
 ESTIMATED, ESTIMATED_LATER = 2e-3, 1e-2
 """Relative accuracy of a layout's first bound and allocations: until there is a plan, and then."""
+ESTIMATED_AGAIN = 2e-3
+"""The same of a large layout whose first bound is the least of all nodes."""
 MOST_ESTIMATED = REGIMES.first_plans_devices.most
 """Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
 
@@ -139,6 +141,7 @@ class AggregateNode(Node):
     slice: float = FIRST_SLICE
     proved: int = 0
     estimated: bool = False
+    again: bool = False
     known: Allocation = ()
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
 
@@ -178,9 +181,9 @@ class AggregateNode(Node):
 
     @property
     def joins(self) -> bool:
-        """True for one way to split at a level of ZeRO that shares out no gradients."""
+        """True at levels of ZeRO that share out no gradients: one way to split, or large layouts of single devices."""
         split = self.space.split
-        if split is None or isinstance(split, Mix):
+        if isinstance(split, Mix) or (split is None and self.small):
             return False
         return self.space.job.level < SHARDED and len(self.space.cluster.devices) <= MOST_ESTIMATED
 
@@ -193,6 +196,8 @@ class AggregateNode(Node):
         """
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
+        if self.estimated and self.again and search.cutoff is not None:
+            return self._estimate_again(search, problem, Clock(Limits(slice_)))
         if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
             return self._estimate(search, problem, Clock(Limits(slice_)))
         if self._is_known(search, problem):
@@ -249,11 +254,11 @@ class AggregateNode(Node):
         Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
         plans sooner than tiles. For large pooled layouts that is all, but for the device groups found.
         """
-        self.estimated = True
+        self.estimated, self.again = True, not self.small
         programme = FurthestEnd(problem, clock)
         high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
-        self.bound = programme.lower_bound(self.bound, high, accuracy)
+        self.bound = programme.lower_bound(self.bound, high, accuracy, closely=False)
         if search.cutoff is None and self.bound == high:  # no allocation fits
             return Step.nothing()
         if search.fathoms(self.bound):
@@ -268,6 +273,13 @@ class AggregateNode(Node):
                 found += self._submit(search, space, problem, stages, self.bound)
         bounded_only = pooled and not self.small
         return Step.leave(self.bound, self._open(found, self._families)) if bounded_only else Step.split([self])
+
+    def _estimate_again(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
+        """Raise the bound by the furthest-end programme, more closely."""
+        self.again = False
+        high = max(search.cutoff or self.bound, self.bound)
+        self.bound = FurthestEnd(problem, clock).lower_bound(self.bound, high, ESTIMATED_AGAIN)
+        return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
 
     @property
     def _families(self) -> bool | None:

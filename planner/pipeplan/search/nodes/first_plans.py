@@ -14,6 +14,8 @@ from pipeplan_formulations.common.report import Limits
 
 SECONDS = 4.0
 """Most seconds for the allocations of one node."""
+SHARE = 0.15
+"""Share of the time limit after which no further allocations are sought, if there is a plan."""
 
 
 @dataclass
@@ -38,6 +40,8 @@ class FirstPlansNode(Node):
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Simulate the allocations of the furthest-end programme."""
+        if search.value is not None and search.spent > SHARE * search.limits.time:
+            return Step.nothing()
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating)
         programme = FurthestEnd(problem, Clock(Limits(min(search.left / 2, SECONDS))))
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)

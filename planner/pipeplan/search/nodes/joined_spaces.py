@@ -1,6 +1,7 @@
 """Aggregate nodes of spaces that differ in their costs only, bounded together as long as that closes them.
 
-Teams of one size have a space for each way to split and each level of ZeRO, and most of them are much alike::
+Single devices have a space for each level of ZeRO, teams of one size for each way to split too, and most of them are
+much alike::
 
     way 1, level 0   way 1, level 1   way 2, level 0   way 2, level 1   …      one problem, of the least times and bytes
     ╰───────── nearer to the fastest one ─────────╯   ╰── to the farthest       two, if its bound is below the best plan
@@ -33,9 +34,9 @@ def joined(nodes: Iterable[Node]) -> Iterator[Node]:
 def _question(node: AggregateNode) -> Hashable:
     """What nodes have in common that are bounded together: all of their problem but costs."""
     space = node.space
-    assert space.split is not None
+    teams = (1,) if space.split is None else space.split.teams
     rules = in_flight_rule(space), space.phased, space.job.depths, space.constraints.cuts.tobytes()
-    return space.split.teams, space.model.slices, node.size, node.layout, node.alternating, rules
+    return teams, space.model.slices, node.size, node.layout, node.alternating, rules
 
 
 @dataclass
@@ -80,7 +81,7 @@ class JoinedSpacesNode(Node):
         whole = together([problem for _, problem in members])
         clock = Clock(Limits(min(search.left / 2, FIRST_SLICE)))
         high = max(search.cutoff, self.bound)
-        self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER)
+        self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=False)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         halves = _halves(np.array([_measures(problem) for _, problem in members]))
