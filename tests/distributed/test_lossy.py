@@ -115,7 +115,8 @@ def test_a_lost_rank_is_an_error(tmp_path: Path) -> None:
         ]
         for each in started:
             each.start()
-        ready.wait(PATIENCE)
+        for _ in ("started", "met"):
+            ready.wait(PATIENCE)
         time.sleep(chance.uniform(0, 0.3))
         lost = chance.randrange(world)
         os.kill(started[lost].pid or 0, how)
