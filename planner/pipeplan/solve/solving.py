@@ -22,8 +22,8 @@ from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sharding.left_whole import left_whole
 from pipeplan.costs.sources import sources, splitting
-from pipeplan.search import any_order_nodes, mixed_nodes, root_nodes, searches_locally
-from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
+from pipeplan.search import any_order_nodes, joined_nodes, mixed_nodes, root_nodes, searches_locally
+from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import Heuristics
@@ -170,11 +170,17 @@ class Solving:
         """Push the root nodes of plans without teams; teams wait, unless there is no hope without them."""
         search = self.search
         self.hopeful += promising(tuple(self.spaces))
+        alike: list[Node] = []
         for space in self.hopeful:
             for node in root_nodes(space):
-                search.push(node)
+                if node.joins:
+                    alike.append(node)
+                else:
+                    search.push(node)
             for late in any_order_nodes(space):
                 search.defer(late)
+        for node in joined_nodes(alike):
+            search.push(node)
         self._waiting = [TeamsNode(each, self.hopeful, self.spaces.usual) for each in self.spaces.openings]
         self._waiting.sort(key=lambda node: node.bound)
         search.unopened = self._least_waiting
