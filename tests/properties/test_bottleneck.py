@@ -64,5 +64,5 @@ def test_aggregated_device_groups_give_the_same_answers(monkeypatch: pytest.Monk
     """Where device groups are bounded together, as on large clusters, values and bounds are those of all plans too."""
     monkeypatch.setattr("pipeplan.search.space.space.FEW", 0)
     monkeypatch.setattr("pipeplan.search.space.space.PAIRS", 0)
-    monkeypatch.setattr("pipeplan.search.graph.node.MOST_WIDTHS", 0)
+    monkeypatch.setattr("pipeplan.search.graph.reach.MOST_WIDTHS", 0)
     assert gaps(part(range(200, 240))) == []
