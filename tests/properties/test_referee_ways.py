@@ -127,7 +127,7 @@ def drawn(number: int) -> Document:
     job = document["job"]
     if number % 3 == 0 and not job.get("strategy"):
         job.pop("order", None)
-        job |= {"teams": sorted({1, 2, *job["teams"]}), "unlike_teams": True, "pin": []}
+        job |= {"teams": sorted({1, 2, *job.get("teams", ())}), "unlike_teams": True, "pin": []}
     return document
 
 
