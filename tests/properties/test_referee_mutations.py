@@ -195,7 +195,7 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # they know no layouts
     bound = FurthestEnd.lower_bound
-    monkeypatch.setattr(FurthestEnd, "lower_bound", lambda *own: min(bound(*own) * 11 // 10, own[2]))
+    monkeypatch.setattr(FurthestEnd, "lower_bound", lambda *own, **how: min(bound(*own, **how) * 11 // 10, own[2]))
     assert "above the optimum" in noticed(aggregated, spacious, first=67)
 
 
