@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from pipeplan.core.job import SHARDED as SHARES_GRADIENTS
 from pipeplan.core.job import Order, Recompute
-from pipeplan.core.wording import listed, wrapped
+from pipeplan.core.wording import listed, series, wrapped
 
 CONTIGUOUS = "contiguous layers in the listed order, every layer once"
 DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
@@ -261,7 +261,7 @@ class Searched:
         of a mesh. ``frozen``: whether layers have frozen weights. ``unpriced``: sizes whose ways were not priced, or
         not all, by the sentence on them. ``others``: whether the job names no sizes.
         """
-        named = {sentence: " and ".join(map(str, sizes)) for sentence, sizes in unpriced.items() if sizes}
+        named = {sentence: series(sizes) for sentence, sizes in unpriced.items() if sizes}
         left_out = [*left_out, *(sentence.format(sizes=sizes) for sentence, sizes in named.items())]
         rest = tuple(sentence for sentence in self.not_searched if not sentence.startswith(TENSOR))
         more = (OTHER_TEAMS,) * others
@@ -269,8 +269,8 @@ class Searched:
             rest = rest if named else self.not_searched
             return replace(self, teams=", ".join(left_out), not_searched=(*more, *rest))
         counts = [str(count) for team, count in ways.items() if team > 1]
-        split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
-        teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
+        split = f"{series(counts)} {'way' if counts == ['1'] else 'ways'}"
+        teams = f"teams of {series(ways)} devices, layers split in {split} and alike in all stages"
         teams += f", {over}" * bool(over)
         levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)
         shapes = [f"{' x '.join(map(str, sizes))} in {count}" for sizes, count in meshes.items()]

@@ -96,6 +96,12 @@ def zero_suffix(level: int) -> str:
     return f", ZeRO-{level}" if level else ""
 
 
+def series(parts: Iterable[object]) -> str:
+    """Return parts in a row: ``'2, 4 and 8'``."""
+    *before, last = map(str, parts)
+    return f"{', '.join(before)} and {last}" if before else last
+
+
 def teams_of(team: int) -> str:
     """Return ``'teams of 8'``, where layers may be pinned to instead of a kind of device."""
     return f"teams of {team}"
