@@ -8,7 +8,7 @@
       └──▶ bottleneck of a graph: one node per micro-batch size ◀──────┘
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
@@ -19,7 +19,7 @@ from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 
-__all__ = ["any_order_nodes", "enumerates_groups", "joined_nodes", "mixed_nodes", "root_nodes", "searches_locally"]
+__all__ = ["any_order_nodes", "enumerates_groups", "mixed_nodes", "nodes_of", "root_nodes", "searches_locally"]
 
 
 def enumerates_groups(space: Space) -> bool:
@@ -99,12 +99,19 @@ def _aggregate_nodes(space: Space) -> Iterator[Node]:
                     yield AggregateNode(least, space, layout, size, each, targets=targets)
 
 
-def joined_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Yield root nodes that join others (`Node.joins`), those of spaces that differ in their costs only together."""
-    if nodes:
+def nodes_of(spaces: Iterable[Space]) -> Iterator[Node]:
+    """Yield the root nodes of all spaces; those that are bounded together first (`Node.joins`) come last."""
+    alike = []
+    for space in spaces:
+        for node in root_nodes(space):
+            if node.joins:
+                alike.append(node)
+            else:
+                yield node
+    if alike:
         from pipeplan.search.nodes.joined_spaces import joined  # only teams on larger clusters need it
 
-        yield from joined(nodes)
+        yield from joined(alike)
 
 
 def _first_plans(space: Space) -> Iterator[Node]:

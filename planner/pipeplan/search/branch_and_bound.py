@@ -76,7 +76,7 @@ class Node(ABC):
 
     @property
     def joins(self) -> bool:
-        """Whether the node is bounded together with those of other spaces first (`search.joined_nodes`)."""
+        """Whether the node is bounded together with those of other spaces first (`search.nodes_of`)."""
         return False
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What an answer says of teams: their sizes, the ways to split layers, and what of them is not searched."""
+"""`with_teams`: sizes of teams, ways to split layers and what of them is not searched, as an answer says it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -9,6 +9,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pipeplan.core.collector import without_collector
@@ -22,8 +23,8 @@ from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sharding.left_whole import left_whole
 from pipeplan.costs.sources import sources, splitting
-from pipeplan.search import any_order_nodes, joined_nodes, mixed_nodes, root_nodes, searches_locally
-from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
+from pipeplan.search import any_order_nodes, mixed_nodes, nodes_of, searches_locally
+from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import Heuristics
@@ -170,24 +171,17 @@ class Solving:
         """Push the root nodes of plans without teams; teams wait, unless there is no hope without them."""
         search = self.search
         self.hopeful += promising(tuple(self.spaces))
-        alike: list[Node] = []
-        for space in self.hopeful:
-            for node in root_nodes(space):
-                if node.joins:
-                    alike.append(node)
-                else:
-                    search.push(node)
-            for late in any_order_nodes(space):
-                search.defer(late)
-        for node in joined_nodes(alike):
+        for node in nodes_of(self.hopeful):
             search.push(node)
+        for late in chain.from_iterable(map(any_order_nodes, self.hopeful)):
+            search.defer(late)
         self._waiting = [TeamsNode(each, self.hopeful, self.spaces.usual) for each in self.spaces.openings]
         self._waiting.sort(key=lambda node: node.bound)
         search.unopened = self._least_waiting
         while self._waiting and (not self.hopeful or self.asked.job.unlike_teams):
-            node = self._waiting.pop(0)
+            first = self._waiting.pop(0)
             search.unopened = self._least_waiting
-            search.expand(node)
+            search.expand(first)
             search.find_plan(FOR_A_PLAN)
         self.spaces.require_some()
         for mixed in self.spaces.mixed:

@@ -1,4 +1,4 @@
-"""Where the graph formulation covers a whole space, and the widths of stages in it.
+"""`applies`: whether the graph formulation covers a whole space; `widths`: those of stages in it.
 
 Most searches only look here: the formulation itself is imported where it is used.
 """

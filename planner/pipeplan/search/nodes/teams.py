@@ -6,10 +6,11 @@
                         └── at least the best plan: closed ──┘
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
-from pipeplan.search import any_order_nodes, joined_nodes, root_nodes
+from pipeplan.search import any_order_nodes, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.infeasible import promising
 from pipeplan.search.space.opening import Opening
@@ -54,18 +55,5 @@ class TeamsNode(Node):
         cutoff = search.cutoff if self.narrows else None
         opened = [space for spaces in self.opening.open(cutoff) for space in promising(spaces)]
         self.hopeful += opened
-        nodes = [*_roots(opened)]
+        nodes = [*nodes_of(opened), *chain.from_iterable(map(any_order_nodes, opened))]
         return Step.split(nodes) if self.opening.done else Step.leave(self.bound, nodes)
-
-
-def _roots(spaces: Iterable[Space]) -> Iterator[Node]:
-    """Yield the root nodes of spaces that differ in their ways to split layers."""
-    alike = []
-    for space in spaces:
-        for node in root_nodes(space):
-            if node.joins:
-                alike.append(node)
-            else:
-                yield node
-        yield from any_order_nodes(space)
-    yield from joined_nodes(alike)

@@ -53,15 +53,11 @@ class Unopened:
         It is raised until it is ``enough``, or cannot be raised. With 0 it is the least work, shared evenly, or what
         was found before: cheap, and weak.
         """
-        if team not in self._of_team:
-            self._of_team[team] = self._teams_of(team)
-        return self._of_team[team].raised(enough)
+        return self._teams_of(team).raised(enough)
 
     def sizes_below(self, team: int, most: int) -> tuple[int, ...]:
         """Return the micro-batch sizes at which teams of a size may have plans below so many nanoseconds."""
-        if team not in self._of_team:
-            self._of_team[team] = self._teams_of(team)
-        return self._of_team[team].sizes_below(most)
+        return self._teams_of(team).sizes_below(most)
 
     @property
     def of_mixes(self) -> int:
@@ -76,7 +72,12 @@ class Unopened:
         return [] if self._job.strategy else self.ways[team].between(self._job.sequence_parallel)
 
     def _teams_of(self, team: int) -> "LeastSteps":
-        """Bounds of teams of one size."""
+        """Bounds of teams of one size, made once."""
+        if team not in self._of_team:
+            self._of_team[team] = self._new_teams_of(team)
+        return self._of_team[team]
+
+    def _new_teams_of(self, team: int) -> "LeastSteps":
         own, units = self.ways[team], Counter(device.kind.name for device in team_cluster(self._cluster, team).devices)
         every: list[Between | None] = [*self._between(team)]
         if not every or MeshTeams.of(own.teams, self._job.batch, self._job.mesh_axes):
