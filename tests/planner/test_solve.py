@@ -1,5 +1,6 @@
 """The main door: what comes out when the search is cut short, and what the answer promises."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,18 @@ def test_ctrl_c_hands_back_the_incumbent() -> None:
     result = solve(fat_head(), equal_devices(3), batch=16, on_progress=impatient)
     assert result.stop is Stop.INTERRUPT
     assert 0 < result.bound <= result.value
+
+
+def test_an_interrupt_before_heuristics_begin_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On large clusters they come behind the search, where they would take longer than who interrupts it waits."""
+    monkeypatch.setattr(import_module("pipeplan.search.space.space"), "LONG", 0)
+
+    def impatient(incumbent: int | None, bound: int, left: int) -> None:
+        raise KeyboardInterrupt
+
+    result = solve(fat_head(), equal_devices(3), batch=16, on_progress=impatient)
+    assert result.stop is Stop.INTERRUPT
+    assert not result.baselines
 
 
 def test_no_time_still_gives_the_best_balancers_plan_and_a_bound() -> None:

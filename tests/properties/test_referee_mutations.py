@@ -39,7 +39,7 @@ from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem, layouts, shapes
 from pipeplan.search.nodes.aggregate import AggregateNode
-from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode, UnplacedNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
@@ -243,6 +243,19 @@ def test_a_node_that_forgets_what_it_leaves_is_noticed(
     assert "above the optimum" in noticed(
         lambda document: aggregated(document) or kind is not AggregateNode, rough, first
     )
+
+
+def test_placements_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages that may lie packed or in tiles, of which only the last is searched."""
+    advance = UnplacedNode.advance
+    monkeypatch.setattr(
+        UnplacedNode,
+        "advance",
+        lambda self, search: Step(advance(self, search).nodes[-1 if self.modes else None :], None),
+    )
+    monkeypatch.setattr(space, "PAIRS", 0)
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
+    assert "above the optimum" in noticed(lambda document: True, spacious, first=101)
 
 
 def overlapped(document: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.graph.reach import applies
-from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
+from pipeplan.search.nodes.device_groups import RemainingGroupsNode, UnplacedNode
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
@@ -54,8 +54,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         return
     if space.few:
         for size in space.sizes:
-            for groups, bound in space.device_groups(size):
-                yield DeviceGroupsNode(bound, space, groups, size)
+            yield UnplacedNode(space.lower_bounds(size).of_any(space.cluster), space, size)
         if space.job.objective.simulated:
             yield from _first_plans(space)
         return

@@ -218,25 +218,27 @@ class Solving:
         if first:
             self._begin_heuristics()
         if self._waiting:
-            search.run(reserve=search.rest * (1 - WITHOUT_TEAMS))
-            if search.stop is Stop.INTERRUPT:
-                return
+            self._advance(search.rest * (1 - WITHOUT_TEAMS))
             self._open_teams()
         if large:  # there, plans of heuristics come late and improve little
-            search.run(reserve=max(whole * FOR_HEURISTICS, for_mixes))
+            self._advance(max(whole * FOR_HEURISTICS, for_mixes))
         if not first:
             self._begin_heuristics(after=large and search.incumbent is not None)
         assert self.heuristics is not None
         heuristics = self.heuristics
         kept = heuristics.needed(whole)
-        search.run(reserve=max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_mixes))
-        if search.stop is not Stop.INTERRUPT:
-            search.resume()
-            search.run(reserve=kept)
-        if search.stop is not Stop.INTERRUPT:
-            with interruptible():
-                heuristics.finish(search.left)
-            search.run()
+        self._advance(max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_mixes))
+        search.resume()
+        self._advance(kept)
+        with interruptible():
+            heuristics.finish(search.left)
+        self._advance()
+
+    def _advance(self, reserve: float = 0.0) -> None:
+        """Search until only so many seconds are left; an interrupt ends all that follows too."""
+        self.search.run(reserve=reserve)
+        if self.search.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt
 
     @interruptible()
     def _begin_heuristics(self, after: bool = False) -> None:

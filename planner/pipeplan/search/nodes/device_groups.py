@@ -3,6 +3,7 @@
 ::
 
     enumerated       DeviceGroupsNode DeviceGroupsNode …    each with its own bound
+    few              UnplacedNode                           one bound over all; then one for each row of modes
     remaining        RemainingGroupsNode                    one bound over all of them, until the last one is enumerated
 
 One dynamic programme bounds all families of a DeviceGroupsNode at once. It has the memory of the family that holds
@@ -20,6 +21,7 @@ from pipeplan.core.job import SHARDED
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.family import InFlightNode, family_node
 from pipeplan.search.space.candidates import Candidate, partition_problem
+from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
@@ -104,6 +106,33 @@ class EarlyDeviceGroups(DeviceGroupsNode):
     def turn(self) -> Turn:
         """Before all other nodes."""
         return Turn.EARLY
+
+
+@dataclass
+class UnplacedNode(Node):
+    """The device groups at a micro-batch size of a space that has few; with ``modes``, those of one row of modes.
+
+    They are listed and placed once their bound has its turn: with teams there are thousands of such spaces, and a row
+    names all devices.
+    """
+
+    bound: int
+    space: Space
+    size: int
+    modes: Modes = ()
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """As the device groups below, fewer stages first."""
+        return (1, len(self.modes))
+
+    def advance(self, search: PlanSearch) -> Step[Node]:  # noqa: ARG002
+        """List the rows of modes, or place one."""
+        if self.modes:
+            every = self.space.placing.of(self.modes)
+            return Step.split([DeviceGroupsNode(self.bound, self.space, groups, self.size) for groups in every])
+        rows = self.space.all_modes(self.size)
+        return Step.split([replace(self, bound=max(bound, self.bound), modes=modes) for modes, bound in rows])
 
 
 @dataclass

@@ -250,10 +250,14 @@ class Space:
 
     def device_groups(self, size: int) -> Iterator[tuple[StageDevices, int]]:
         """Yield all device groups for a micro-batch size, each with a cheap lower bound on the step (or bottleneck)."""
-        count = self.job.batch // size
-        bounds = self.lower_bounds(size)
-        for groups in self.all_groups(self.job, count):
-            yield groups, bounds.of_stages((group[0].kind.name, len(group)) for group in groups)
+        for modes, bound in self.all_modes(size):
+            yield from ((groups, bound) for groups in self.placing.of(modes))
+
+    def all_modes(self, size: int) -> Iterator[tuple[Modes, int]]:
+        """Yield every row of modes for a micro-batch size, each with that bound; not all can be placed."""
+        bounds, kinds = self.lower_bounds(size), [each.kind.name for each in self.classes]
+        for modes in all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // size):
+            yield modes, bounds.of_stages((kinds[mode.device_class], mode.replicas) for mode in modes)
 
     def all_groups(self, job: Job, micro_batches: int) -> Iterator[StageDevices]:
         """Yield all device groups that a job, this one or a part of it, allows for so many micro-batches.
