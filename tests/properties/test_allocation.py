@@ -19,6 +19,7 @@ from helpers.allocations import (
 from helpers.happening import happens
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
+from pipeplan_formulations.allocation.joined import together
 from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
@@ -114,3 +115,25 @@ def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation
         assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, optimum, optimum)
     else:
         assert cutoff <= report.bound <= optimum
+
+
+def elsewhere(problem: ChainAllocation, rng: np.random.Generator) -> ChainAllocation:
+    """The problem with other units, nodes, hops, sums and resident bytes."""
+    tables = {"units": np.maximum(problem.units + rng.integers(-1, 2, len(problem.units)), 0)}
+    tables |= {"node": rng.integers(1, 4, len(problem.node))}
+    for name in ("send", "send_back", "latency", "reduce", "resident"):
+        tables[name] = getattr(problem, name) * rng.integers(0, 3) // 2
+    return replace(problem, **tables)
+
+
+@given(chain_allocations(layers=5, objectives=("step", "period", "delayed")), st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None)
+def test_one_problem_in_place_of_several_is_no_worse_than_any(problem: ChainAllocation, seed: int) -> None:
+    """Where units, nodes, hops, sums and bytes differ: no best allocation of one is better than the joint one."""
+    rng = np.random.default_rng(seed)
+    problem = replace(problem, first=(), last=())
+    members = [problem, elsewhere(problem, rng), elsewhere(problem, rng)]
+    least = brute_force(together(members))
+    for each in members:
+        value = brute_force(each)
+        assert value is None or (least is not None and least <= value)

@@ -70,14 +70,20 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
 
 
 def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
-    """Return one problem in place of several of the same units, widths and rules: at least as good as each of them.
+    """Return one problem in place of several of the same widths and rules: at least as good as each of them.
 
-    They have no forced modes.
+    They have no forced modes. Where they have unlike units or nodes, it has the most units, and hops as if each of them
+    were the better of one inside a node and one that leaves it.
     """
     every = {name: [getattr(problem, name) for problem in problems] for name in (*LEAST, *HOPS, *MOST)}
+    if len({(*problem.units, *problem.node) for problem in problems}) > 1:
+        every |= {
+            name: [np.broadcast_to(hop.min(axis=2, keepdims=True), hop.shape) for hop in every[name]] for name in HOPS
+        }
     tables: dict[str, Any] = {name: np.minimum.reduce(every[name]) for name in (*LEAST, *HOPS)}
     tables |= {name: np.maximum.reduce(every[name]) for name in MOST}
     tables["rebuilt"] = np.minimum.reduce([problem.again for problem in problems])
+    tables["units"] = np.maximum.reduce([problem.units for problem in problems])
     tables["hides"] = np.minimum(tables["hides"], tables["backward"])
     for role in ("ahead", "service"):
         if any(role in problem.apart for problem in problems):

@@ -181,11 +181,10 @@ class AggregateNode(Node):
 
     @property
     def joins(self) -> bool:
-        """True at levels of ZeRO that share out no gradients: one way to split, or large layouts of single devices."""
+        """True for single devices where some layouts are large; for teams of one size up to level 1 of ZeRO."""
         split = self.space.split
-        if isinstance(split, Mix) or (split is None and self.small):
-            return False
-        return self.space.job.level < SHARDED and len(self.space.cluster.devices) <= MOST_ESTIMATED
+        alike = self.targets is not None if split is None else self.space.job.level < SHARDED
+        return alike and not isinstance(split, Mix) and len(self.space.cluster.devices) <= MOST_ESTIMATED
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.

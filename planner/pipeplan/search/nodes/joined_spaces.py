@@ -1,7 +1,7 @@
-"""Aggregate nodes of spaces that differ in their costs only, bounded together as long as that closes them.
+"""Aggregate nodes that differ in costs and places only, bounded together as long as that closes them.
 
-Single devices have a space for each level of ZeRO, teams of one size for each way to split too, and most of them are
-much alike::
+Single devices have a space for each level of ZeRO, teams of one size for each way to split too, and equally many
+replicas are packed or lie in tiles. Most of these are much alike::
 
     way 1, level 0   way 1, level 1   way 2, level 0   way 2, level 1   …      one problem, of the least times and bytes
     ╰───────── nearer to the fastest one ─────────╯   ╰── to the farthest       two, if its bound is below the best plan
@@ -22,7 +22,7 @@ from pipeplan_formulations.common.report import Limits
 
 
 def joined(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield root nodes that join others, those of spaces that differ in their costs only together."""
+    """Yield root nodes that join others, those that differ in costs and places only together."""
     groups: dict[Hashable, list[AggregateNode]] = {}
     for node in nodes:
         assert isinstance(node, AggregateNode)  # no other node joins
@@ -32,22 +32,27 @@ def joined(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _question(node: AggregateNode) -> Hashable:
-    """What nodes have in common that are bounded together: all of their problem but costs."""
-    space = node.space
+    """What nodes have in common that are bounded together: all of their problem but costs and places."""
+    space, layout = node.space, node.layout
     teams = (1,) if space.split is None else space.split.teams
+    small = layout.by_family(len(space.model.layers))
+    widths = layout if space.split is not None else (layout.unit, layout.widths, small)
     rules = in_flight_rule(space), space.phased, space.job.depths, space.constraints.cuts.tobytes()
-    return teams, space.model.slices, node.size, node.layout, node.alternating, rules
+    return teams, space.model.slices, node.size, widths, node.alternating, rules
 
 
 @dataclass
 class JoinedSpacesNode(Node):
-    """Aggregate nodes of one layout and micro-batch size; each with its problem, once that is known.
+    """Aggregate nodes of one micro-batch size and number of replicas; each with its problem, once that is known.
 
     Plans are those of the nodes; this one only bounds them. Without a plan to beat they are opened at once.
+    ``closely``: the bound is next raised with prices of layers, in a ``slice`` of so many seconds.
     """
 
     bound: int
     members: tuple[tuple[AggregateNode, ChainAllocation | None], ...]
+    closely: bool = False
+    slice: float = FIRST_SLICE
 
     @classmethod
     def of(cls, members: Iterable[tuple[AggregateNode, ChainAllocation | None]]) -> "JoinedSpacesNode":
@@ -71,7 +76,7 @@ class JoinedSpacesNode(Node):
         return tuple(part for node, _ in self.members for part in node.parts)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Raise the bound of all; divide them in two if that is not enough."""
+        """Raise the bound of all; if that is not enough, closely where they are alike, then divide them in two."""
         if search.cutoff is None:
             return Step.split([node for node, _ in self.members])
         members = [
@@ -79,24 +84,28 @@ class JoinedSpacesNode(Node):
             for node, problem in self.members
         ]
         whole = together([problem for _, problem in members])
-        clock = Clock(Limits(min(search.left / 2, FIRST_SLICE)))
+        clock = Clock(Limits(min(search.left / 2, self.slice)))
         high = max(search.cutoff, self.bound)
-        self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=False)
+        self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
+        if not self.closely and all(node.space.split is None for node, _ in self.members):
+            return Step.split([replace(self, closely=True)])
+        if self.closely and not clock.left:
+            return Step.split([replace(self, slice=4 * self.slice)])
         halves = _halves(np.array([_measures(problem) for _, problem in members]))
         below = [[members[i] for i in half] for half in halves] if all(halves) else [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
         raised = [(replace(node, bound=max(node.bound, self.bound)), problem) for node, problem in members]
-        return JoinedSpacesNode.of(raised) if len(raised) > 1 else raised[0][0]
+        return replace(JoinedSpacesNode.of(raised), closely=self.closely) if len(raised) > 1 else raised[0][0]
 
 
-def _measures(problem: ChainAllocation) -> tuple[int, int]:
-    """Time and bytes of all layers, summed over the kinds."""
-    times = problem.forward + problem.backward
-    return int(times.sum()), int(problem.resident.min(axis=1).sum() + problem.saved.sum())
+def _measures(problem: ChainAllocation) -> tuple[int, int, int]:
+    """Time and bytes of all layers, and time of all sums of gradients, over the kinds."""
+    times, sums = problem.forward + problem.backward, problem.reduce.sum() + problem.reduce_base.sum()
+    return int(times.sum()), int(problem.resident.min(axis=1).sum() + problem.saved.sum()), int(sums)
 
 
 def _halves(sizes: np.ndarray) -> list[list[int]]:
