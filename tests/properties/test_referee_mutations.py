@@ -1119,6 +1119,21 @@ def test_spaces_that_are_bounded_by_the_slowest_are_noticed(monkeypatch: pytest.
     assert "above the optimum" in noticed(aggregated, in_equal_teams)
 
 
+def test_ways_that_are_bounded_by_the_slowest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each of several ways took twice as long as the last of them."""
+
+    def slowest(models: Sequence[Model], size: int) -> Model:
+        profiles = (replace(own, costs=tuple(map(twice, own.costs))) for own in models[-1].profiles)
+        return replace(models[-1], profiles=tuple(profiles))
+
+    def twice(cost: LayerCost) -> LayerCost:
+        return replace(cost, forward=2 * cost.forward, backward=2 * cost.backward)
+
+    monkeypatch.setattr(import_module("pipeplan.search.nodes.least_ways"), "least_model", slowest)
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
+    assert "above the optimum" in noticed(aggregated, in_equal_teams)
+
+
 def on_tokens(document: dict[str, Any], name: str) -> bool:
     """Whether products, or attention that reads and exchanges something, may run on parts of the tokens."""
     job, graphs = document["job"], document["model"]["operators"]

@@ -21,7 +21,7 @@ def device_cost(problem: MeshProblem, strategies: LayerStrategies, costs: Sequen
     return LayerCost(
         **{name: of[name] + layer.constant(name) + more[name] for name in PASSES},
         saved=of["saved"],
-        output=_output(problem, strategies),
+        output=_output(problem, splits_loss(problem, strategies)),
         workspace=layer.cost.workspace_for(of["saved"]) + _at_once(problem, strategies),
         update=of["update"] + of["summed"],
     )
@@ -75,10 +75,17 @@ def _at_once(problem: MeshProblem, strategies: LayerStrategies) -> int:
     return max(needs)
 
 
-def _output(problem: MeshProblem, strategies: LayerStrategies) -> int:
-    """Bytes of a device's outputs; those beside the one that is split are whole. Of logits it has its classes."""
+def least_output(problem: MeshProblem) -> int:
+    """Return the least bytes of a device's outputs under any strategies."""
+    return _output(problem, tuple(range(len(problem.mesh.sizes))) if problem.graph.loss_name else ())
+
+
+def _output(problem: MeshProblem, axes: tuple[int, ...]) -> int:
+    """Bytes of a device's outputs; those beside the one that is split are whole. Of logits it has its classes.
+
+    ``axes``: those along which the loss is split.
+    """
     graph, cost, sizes = problem.graph, problem.layer.cost, problem.mesh.sizes
-    axes = splits_loss(problem, strategies)
     if axes:
         return -(-cost.output // prod(sizes[axis] for axis in axes))
     if set(problem.output) <= {WHOLE}:

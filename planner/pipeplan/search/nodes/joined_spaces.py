@@ -93,8 +93,8 @@ class JoinedSpacesNode(Node):
             return Step.split([replace(self, closely=True)])
         if self.closely and not clock.left:
             return Step.split([replace(self, slice=4 * self.slice)])
-        halves = _halves(np.array([_measures(problem) for _, problem in members]))
-        below = [[members[i] for i in half] for half in halves] if all(halves) else [[own] for own in members]
+        parts = halves(np.array([_measures(problem) for _, problem in members]))
+        below = [[members[i] for i in part] for part in parts] if all(parts) else [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
@@ -108,7 +108,7 @@ def _measures(problem: ChainAllocation) -> tuple[int, int, int]:
     return int(times.sum()), int(problem.resident.min(axis=1).sum() + problem.saved.sum()), int(sums)
 
 
-def _halves(sizes: np.ndarray) -> list[list[int]]:
+def halves(sizes: np.ndarray) -> list[list[int]]:
     """Divide rows by their logarithms: around the least in the first column, and the one farthest from it."""
     place = np.log1p(sizes.astype(float))
     first = place[place[:, 0].argmin()]

@@ -2,19 +2,30 @@
 
 ::
 
-    bound of the work alone ──▶ bound of the best strategies ──▶ every way is priced, and has nodes of its own
-                        └── at least the best plan: closed ──┘
+    bound of the work alone ──▶ of the best strategies ──▶ of the least way ──▶ every way is priced, and has its nodes
+                        └───────────┴── at least the best plan: closed ┘
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
+from pipeplan.core.splits import Split
+from pipeplan.costs.sharding.least_way import least_way
+from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.search import any_order_nodes, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.infeasible import promising
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.nodes.least_ways import bounds_ways, lower_bound, together
+from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.opening import Opening
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import BeyondIntegersError
+from pipeplan_formulations.sharding import TooLargeError
 
 
 @dataclass
@@ -47,7 +58,11 @@ class TeamsNode(Node):
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound if there is a plan to beat, then open all ways; those without time for it keep the bound."""
         if not self.raised and search.cutoff is not None:
-            self.bound, self.raised = max(self.bound, self.opening.raised(search.cutoff)), True
+            self.raised = True
+            self.bound = max(self.bound, self.opening.raised(search.cutoff))
+            if not search.fathoms(self.bound):
+                self._bound_least_ways(search)
+                self.bound = max(self.bound, self.opening.bound)
             return Step.split([self])
         if search.negligible(self.bound):
             self.opening.left = True
@@ -55,5 +70,34 @@ class TeamsNode(Node):
         cutoff = search.cutoff if self.narrows else None
         opened = [space for spaces in self.opening.open(cutoff) for space in promising(spaces)]
         self.hopeful += opened
-        nodes = [*nodes_of(opened), *chain.from_iterable(map(any_order_nodes, opened))]
-        return Step.split(nodes) if self.opening.done else Step.leave(self.bound, nodes)
+        nodes = [*together(map(self._known, nodes_of(opened))), *chain.from_iterable(map(any_order_nodes, opened))]
+        if not self.opening.done:
+            return Step.leave(self.bound, nodes)
+        return Step.split(nodes) if cutoff is None else Step.leave(cutoff, nodes)
+
+    def _bound_least_ways(self, search: PlanSearch) -> None:
+        """Bound all ways at once, at each micro-batch size where these teams may have better plans."""
+        assert search.cutoff is not None
+        for team in self.opening.sizes:
+            steps, ways = self.opening.least.steps_of(team), self.opening.least.ways[team]
+            for between, size in steps.below(search.cutoff):
+                with suppress(BeyondIntegersError, OutOfTimeError, TooLargeError):
+                    if between is not None and search.left > 0:
+                        steps.learn(between, size, self._of_least_way(search, ways, between, size))
+
+    def _of_least_way(self, search: PlanSearch, ways: TeamWays, between: Between, size: int) -> int:
+        """A lower bound on all ways with this between layers, at most the cutoff; 0 if none is known."""
+        question = least_way(ways, between, size, self.opening.least.job) if ways.model.slicing is None else None
+        if question is None:
+            return 0
+        spaces = Spaces(question.model, question.cluster, question.job, question.split)
+        return lower_bound(spaces, search) if all(map(bounds_ways, spaces)) else 0
+
+    def _known(self, node: Node) -> Node:
+        """The node with the bound that was known of its way, if that was more."""
+        if isinstance(node, ShapesNode | DeviceGroupsNode) and isinstance(node.space.split, Split):
+            split = node.space.split
+            if not split.mesh:
+                known = self.opening.least.steps_of(split.team).of((split.placements, split.passes), node.size)
+                node.bound = max(node.bound, known)
+        return node

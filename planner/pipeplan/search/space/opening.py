@@ -69,7 +69,7 @@ class Opening(Generic[Opened]):
             return
         self._over = True  # an interrupted iterator has lost what it was about to find
         try:
-            sizes = None if cutoff is None else self.least.sizes_below(self.sizes[0], cutoff)
+            sizes = None if cutoff is None else self._sizes_below(cutoff)
             for question in self._priced(sizes):
                 spaces = self.enter(question)
                 if spaces is not None:
@@ -80,6 +80,11 @@ class Opening(Generic[Opened]):
             return
         yield from self.finish()
         self.done = True
+
+    def _sizes_below(self, cutoff: int) -> tuple[int, ...]:
+        """The micro-batch sizes at which these teams may have plans below so many nanoseconds."""
+        below = {size for _, size in self.least.steps_of(self.sizes[0]).below(cutoff)}
+        return tuple(size for size in self.least.ways[self.sizes[0]].teams.sizes if size in below)
 
     def _priced(self, sizes: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
         """The questions; none where nothing can be split."""

@@ -39,7 +39,7 @@ class Unopened:
 
     def __init__(self, model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> None:
         self.ways = every_way(model, cluster, job, clock)
-        self._cluster, self._job, self._clock = cluster, job, clock
+        self.job, self._cluster, self._clock = job, cluster, clock
         self._of_team: dict[int, LeastSteps] = {}
 
     @property
@@ -55,9 +55,9 @@ class Unopened:
         """
         return self._teams_of(team).raised(enough)
 
-    def sizes_below(self, team: int, most: int) -> tuple[int, ...]:
-        """Return the micro-batch sizes at which teams of a size may have plans below so many nanoseconds."""
-        return self._teams_of(team).sizes_below(most)
+    def steps_of(self, team: int) -> "LeastSteps":
+        """The bounds of teams of a size, by micro-batch size and what passes between layers."""
+        return self._teams_of(team)
 
     @property
     def of_mixes(self) -> int:
@@ -65,11 +65,11 @@ class Unopened:
 
         Then it is not raised, as the single devices' work is what bounds it.
         """
-        return self._mixes.raised(0 if 1 in self._job.teams else UNLIMITED)
+        return self._mixes.raised(0 if 1 in self.job.teams else UNLIMITED)
 
     def _between(self, team: int) -> list[Between]:
         """What passes between layers in ways along one axis; nothing if a strategy of meshes is asked for."""
-        return [] if self._job.strategy else self.ways[team].between(self._job.sequence_parallel)
+        return [] if self.job.strategy else self.ways[team].between(self.job.sequence_parallel)
 
     def _teams_of(self, team: int) -> "LeastSteps":
         """Bounds of teams of one size, made once."""
@@ -80,25 +80,23 @@ class Unopened:
     def _new_teams_of(self, team: int) -> "LeastSteps":
         own, units = self.ways[team], Counter(device.kind.name for device in team_cluster(self._cluster, team).devices)
         every: list[Between | None] = [*self._between(team)]
-        if not every or MeshTeams.of(own.teams, self._job.batch, self._job.mesh_axes):
+        if not every or MeshTeams.of(own.teams, self.job.batch, self.job.mesh_axes):
             every.append(None)
         pools = [(many, {name: 1}) for name, many in units.items()]
-        return LeastSteps(
-            [(kind.name, kind, own) for kind in own.teams.kinds], (), self._job, every, pools, self._clock
-        )
+        return LeastSteps([(kind.name, kind, own) for kind in own.teams.kinds], (), self.job, every, pools, self._clock)
 
     @cached_property
     def _mixes(self) -> "LeastSteps":
         """Bounds of teams of several sizes."""
         kinds = list({device.kind.name: device.kind for device in self._cluster.devices}.values())
-        alone = kinds if 1 in self._job.teams else []
+        alone = kinds if 1 in self.job.teams else []
         rows = [(kind_name(kind.name, team), kind, own) for team, own in self.ways.items() for kind in own.teams.kinds]
         pools = []
         for name, many in Counter(device.kind.name for device in self._cluster.devices).items():
             teams = {kind_name(name, team): team for team, own in self.ways.items() if name in own.teams.places}
             pools.append((many, teams | ({name: 1} if alone else {})))
         every = dict.fromkeys(each for team in self.ways for each in self._between(team))
-        return LeastSteps(rows, alone, self._job, [*every] or [None], pools, self._clock)
+        return LeastSteps(rows, alone, self.job, [*every] or [None], pools, self._clock)
 
 
 class LeastSteps:
@@ -149,13 +147,20 @@ class LeastSteps:
                 return self._bounds[least]
             self._raise(*least)
 
-    def sizes_below(self, most: int) -> tuple[int, ...]:
-        """Return the micro-batch sizes whose raised bounds are below ``most``, as far as there is time."""
+    def below(self, most: int) -> list[tuple[Between | None, int]]:
+        """Return what passes between layers, and the micro-batch size, where the raised bound is below ``most``."""
         for each in [each for each, bound in self._bounds.items() if bound < most and each not in self._final]:
             if self._has_time():
                 self._raise(*each)
-        below = {size for (_, size), bound in self._bounds.items() if bound < most}
-        return tuple(size for size in self._teams.sizes if size in below)
+        return [each for each, bound in self._bounds.items() if bound < most]
+
+    def learn(self, between: Between | None, size: int, bound: int) -> None:
+        """Raise a bound to one that was found elsewhere."""
+        self._bounds[between, size] = max(self._bounds[between, size], bound)
+
+    def of(self, between: Between | None, size: int) -> int:
+        """Return a bound as far as it is known; 0 where there is none."""
+        return self._bounds.get((between, size), 0)
 
     def _raise(self, between: Between | None, size: int) -> None:
         """Raise a bound once and for all."""

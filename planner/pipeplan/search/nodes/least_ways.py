@@ -1,0 +1,152 @@
+"""`LeastWaysNode`: several ways to split layers at one micro-batch size, bounded together by their least way.
+
+::
+
+    way 1 … way 40          the least of all: closed, or
+    1 … 23     24 … 40      the least of each half, and so on down to
+    way 7                   a way whose bound is below the best plan: it has the nodes of its own
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.job import Objective
+from pipeplan.core.splits import Split
+from pipeplan.costs.sharding.least_way import least_model
+from pipeplan.search import nodes_of
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
+from pipeplan.search.infeasible import promising
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.nodes.joined_spaces import halves
+from pipeplan.search.nodes.shapes import ShapesNode
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.sentinels import UNLIMITED
+
+RootNode = ShapesNode | DeviceGroupsNode
+
+
+def bounds_ways(space: Space) -> bool:
+    """Whether the plans of a space are bounded by the least way of several: not where that is unproved, or takes seconds.
+
+    Only small spaces are bounded in milliseconds; `JoinedSpacesNode` bounds large ones of ways that are priced.
+    """
+    job = space.job
+    step = job.objective is Objective.STEP and not job.staleness and ANY not in job.schedules
+    proved = step and not space.splits and space.model.slicing is None and space.cluster.overlap is not Overlap.STREAM
+    return proved and space.small
+
+
+@dataclass(kw_only=True, eq=False)
+class BoundSearch(PlanSearch):
+    """A search that simulates no plan. It ends where the bound of some partition is below the best plan."""
+
+    def affords(self, candidate: Candidate) -> bool:  # noqa: ARG002
+        """Return False: partitions are bounded, and left."""
+        return False
+
+    def raise_bound(self) -> int:
+        """Search until the bound reaches the cutoff or can no longer be raised; return it.
+
+        `UNLIMITED` if there are no plans."""
+        while self.open and self.left > 0 and not self.fathoms(self.bound) and not self._ends:
+            self.step()
+        return UNLIMITED if self.refuted else self.bound
+
+    @property
+    def _ends(self) -> bool:
+        return self._rest is not None and not self.fathoms(self._rest)
+
+
+def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
+    """Return a lower bound in nanoseconds on the plans of some spaces, at most the search's cutoff."""
+    every = promising(spaces)
+    own = BoundSearch(
+        replace(search.limits, time=max(search.left / 2, 0.0), gap=0.0), cluster_of=search.cluster_of, backend="exact"
+    )
+    # Gradients of a copy of shared weights are summed within a nanosecond of their share.
+    rounding = max((len(space.cluster.devices) for space in every if space.model.ties), default=0)
+    own.value = None if search.cutoff is None else search.cutoff + rounding
+    for node in nodes_of(every):
+        if node.turn is not Turn.EARLY:  # which only finds plans
+            own.push(node)
+    return max(own.raise_bound() - rounding, 0)
+
+
+def together(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield root nodes, those of ways over equal teams at one micro-batch size together."""
+    groups: dict[Hashable, dict[Split, list[RootNode]]] = {}
+    for node in nodes:
+        if isinstance(node, ShapesNode | DeviceGroupsNode) and isinstance(node.space.split, Split):
+            split = node.space.split
+            if bounds_ways(node.space):
+                ways = groups.setdefault((split.sizes, split.placements, split.passes, node.size), {})
+                ways.setdefault(split, []).append(node)
+                continue
+        yield node
+    for ways in groups.values():
+        yield LeastWaysNode.of([*ways.values()])
+
+
+@dataclass
+class LeastWaysNode(Node):
+    """Root nodes of several ways at one micro-batch size.
+
+    Plans are those of the nodes; this one only bounds them. Without a plan to beat they are opened at once.
+
+    Attributes
+    ----------
+    ways : sequence of sequence of Node
+        The nodes of each way.
+    """
+
+    bound: int
+    ways: Sequence[Sequence[RootNode]] = field(repr=False)
+
+    @classmethod
+    def of(cls, ways: Sequence[Sequence[RootNode]]) -> "LeastWaysNode":
+        """The node of these, with the least of their bounds."""
+        return cls(min(node.bound for own in ways for node in own), ways)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Before single ways: one bound for many."""
+        return (0, -len(self.ways))
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Raise the bound of all; divide them in two if that is not enough."""
+        if search.cutoff is None or len(self.ways) == 1:
+            return Step.split(self._nodes)
+        self.bound = max(self.bound, lower_bound(self._spaces(), search))
+        if search.fathoms(self.bound):
+            return Step.leave(self.bound)
+        for node in self._nodes:
+            node.bound = max(node.bound, self.bound)
+        parts = halves(np.array([_measures(own[0]) for own in self.ways]))
+        below = [[self.ways[i] for i in part] for part in parts] if all(parts) else [[own] for own in self.ways]
+        return Step.split([LeastWaysNode.of(own) for own in below])
+
+    @property
+    def _nodes(self) -> list[RootNode]:
+        return [node for own in self.ways for node in own]
+
+    def _spaces(self) -> Iterator[Space]:
+        """The spaces of the least way of all, one for each level of ZeRO."""
+        levels: dict[int, dict[Space, None]] = {}
+        for node in self._nodes:
+            levels.setdefault(node.space.job.level, {})[node.space] = None
+        size = self._nodes[0].size
+        for spaces in levels.values():
+            first = next(iter(spaces))
+            job = replace(first.job, micro_batches=(first.job.batch // size,))
+            yield Space(least_model([space.model for space in spaces], size), first.cluster, job, first.split)
+
+
+def _measures(node: RootNode) -> tuple[int, int, int]:
+    """Time, saved bytes and parameters of all layers of a way on the first kind of device."""
+    table = node.space.prices.table(node.space.classes[0].kind, node.size)
+    parameters = sum(layer.parameters for layer in node.space.model.layers)
+    return int((table.forward + table.backward).sum()), int(table.saved.sum()), parameters
