@@ -28,7 +28,7 @@ SEEDS, MANY = range(1_480_000, 1_480_600), range(1_480_000, 1_492_000)
 
 
 def with_teams(seeds: Iterable[int]) -> Iterator[tuple[Any, Any, Any]]:
-    """Drawn questions about teams, without token slices: of unlike devices, with losses, recomputation and levels of ZeRO."""
+    """Drawn questions about teams, without slices: of unlike devices, with losses, recomputation, levels of ZeRO."""
     for seed in seeds:
         document = question(seed)
         if max(document["job"].get("teams") or [1]) > 1 and not document["job"].get("slices"):

@@ -30,7 +30,7 @@ RootNode = ShapesNode | DeviceGroupsNode
 
 
 def bounds_ways(space: Space) -> bool:
-    """Whether the plans of a space are bounded by the least way of several: not where that is unproved, or takes seconds.
+    """Whether plans are bounded by the least way of several: not where that is unproved, or takes seconds.
 
     Only small spaces are bounded in milliseconds; `JoinedSpacesNode` bounds large ones of ways that are priced.
     """
@@ -51,7 +51,8 @@ class BoundSearch(PlanSearch):
     def raise_bound(self) -> int:
         """Search until the bound reaches the cutoff or can no longer be raised; return it.
 
-        `UNLIMITED` if there are no plans."""
+        `UNLIMITED` if there are no plans.
+        """
         while self.open and self.left > 0 and not self.fathoms(self.bound) and not self._ends:
             self.step()
         return UNLIMITED if self.refuted else self.bound
