@@ -19,14 +19,14 @@ from pipeplan.costs.sharding.least_way import least_model
 from pipeplan.search import nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
-from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.nodes.device_groups import UnplacedNode
 from pipeplan.search.nodes.joined_spaces import halves
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
-RootNode = ShapesNode | DeviceGroupsNode
+RootNode = ShapesNode | UnplacedNode
 
 
 def bounds_ways(space: Space) -> bool:
@@ -81,7 +81,7 @@ def together(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield root nodes, those of ways over equal teams at one micro-batch size together."""
     groups: dict[Hashable, dict[Split, list[RootNode]]] = {}
     for node in nodes:
-        if isinstance(node, ShapesNode | DeviceGroupsNode) and isinstance(node.space.split, Split):
+        if isinstance(node, ShapesNode | UnplacedNode) and isinstance(node.space.split, Split):
             split = node.space.split
             if bounds_ways(node.space):
                 ways = groups.setdefault((split.sizes, split.placements, split.passes, node.size), {})
