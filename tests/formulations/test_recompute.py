@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common import recomputation as recompute
+from pipeplan_formulations.common import span_knapsack
 from pipeplan_formulations.common.recomputation import Recomputation
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
@@ -142,6 +143,33 @@ def test_the_rough_answer_is_never_above_the_least(layers, data):
     rough = lists.quick_lower_bound(start, end, flights, spares)
     floor, _ = lists.least(start, end, flights, spares)
     assert (rough <= floor).all()
+
+
+@given(layer_rows(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_closer_answer_lies_between_the_quick_one_and_the_least(layers, data):
+    """Of spans with a list of whole layers and without; where no peak binds, a list has the least itself."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(span_knapsack, "LISTED", data.draw(st.sampled_from([1, 3, 96])))
+        lists = layers.lists()
+        start, end, flights, spares = questions(data, len(layers.rows))
+        starts, ends = np.full_like(flights, start), np.full_like(flights, end)
+        closer = lists.closer_lower_bound(starts, ends, flights, spares)
+        least = [layers.least(range(start, end), k, spare) for k, spare in zip(flights, spares, strict=True)]
+        assert (closer >= lists.quick_lower_bound(start, end, flights, spares)).all()
+        for found, best in zip(closer.tolist(), least, strict=True):
+            assert best is None or found <= best[0]
+
+
+@pytest.mark.parametrize("listed", [1, 96])
+def test_the_closer_answer_counts_the_least_peak(monkeypatch, listed):
+    """The first layer saves 20 bytes of two in flight, and peaks at 10: it is enough for one."""
+    monkeypatch.setattr(span_knapsack, "LISTED", listed)
+    layers = Layers((5, 7), (10, 30), (0, 0), (0, 0), (True, True))
+    start, end, flight, spare = np.array([[0], [2], [2], [-1]])
+    assert layers.least(range(2), 2, -1)[0] == 5
+    assert layers.lists().quick_lower_bound(start, end, flight, spare) == 0
+    assert layers.lists().closer_lower_bound(start, end, flight, spare) == (5 if listed > 1 else 1)
 
 
 @given(layer_rows(), st.data())

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.pareto import staircase_filter
-from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, least_choice
+from pipeplan_formulations.common.span_knapsack import ShortSpans, SpanKnapsack, SpanLargest, least_choice
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
 
 Array = NDArray[np.int64]
@@ -254,10 +254,34 @@ class Recomputation(SpanOptions):
     def quick_lower_bound(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
         """The cost of the fractional knapsack without regard to peaks, which needs no list."""
         need = np.maximum(-((spare - self.workspace.of(starts, ends)) // in_flight), 0)
-        bound = self._knapsack.least(*np.broadcast_arrays(starts, ends, need))
+        return self._fractional(*np.broadcast_arrays(starts, ends, need))
+
+    def _fractional(self, starts: Array, ends: Array, need: Array) -> Array:
+        bound = self._knapsack.least(starts, ends, need)
         # Rounded down by more than a double can be wrong.
         down: Array = np.floor(np.minimum(bound, IMPOSSIBLE) * (1 - 1e-12)).astype(np.int64)
         return np.where(np.isinf(bound), IMPOSSIBLE, down)
+
+    def closer_lower_bound(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
+        """The same with the least peak of a recomputed layer, and with whole layers in spans of few choices."""
+        workspace = self.workspace.of(starts, ends)
+        peak = np.maximum(workspace, -self._negative_peak.of(starts, ends))
+        need = np.where(workspace <= spare, 0, -((spare - peak) // in_flight))
+        short = ends - starts <= self._short.longest[starts]
+        found = np.zeros_like(need)
+        found[~short] = self._fractional(starts[~short], ends[~short], np.maximum(need[~short], 0))
+        whole = self._short.least(starts[short], ends[short], need[short])
+        found[short] = np.where(whole < 0, IMPOSSIBLE, whole)
+        return found
+
+    @cached_property
+    def _short(self) -> ShortSpans:
+        return ShortSpans(self._cost, self._savings)
+
+    @cached_property
+    def _negative_peak(self) -> SpanLargest:
+        """Minus the least peak of a layer that may be recomputed."""
+        return SpanLargest(np.where(self._savings > 0, -self._peaks, -IMPOSSIBLE))
 
     def quick_upper_bound(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
         """The cost of whole layers in the order of cost per byte saved, with the largest peak of any of them."""

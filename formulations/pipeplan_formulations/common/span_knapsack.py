@@ -9,6 +9,8 @@ RANKS = 1024
 """Number of ranks of cost per saving that are distinguished; the cheapest item of a rank represents all of it."""
 ENTRIES = 2**22
 """Most entries of the sums over ranks and items: of very many items, fewer ranks are distinguished."""
+LISTED, LONGEST = 96, 16
+"""Most choices of a span whose whole items are listed, and its most items."""
 LEVELS = 8
 """Number of levels of peaks that a greedy choice tries."""
 BITS = 62
@@ -112,6 +114,63 @@ class SpanKnapsack:
         enough = np.minimum(np.where(need > 0, taken + 1, 0), self._count)
         found: Array = cost[enough, ends] - cost[enough, starts]
         return np.where(savings[enough, ends] - savings[enough, starts] >= need, found, -1)
+
+
+class ShortSpans:
+    """The least cost of saving a number of bytes with whole items, of spans with few choices.
+
+    A choice is listed if none costs less and saves as much. The lists of all spans stand behind each other::
+
+        span        0 … 1       0 … 2             1 … 2       …
+        savings     0  4        0  4  5  9        0  5        the first of them that is enough
+        cost        0  3        0  3  4  7        0  4
+
+    Parameters
+    ----------
+    cost, savings : array of int, shape (n,)
+        Items that save nothing are never taken.
+    """
+
+    def __init__(self, cost: Array, savings: Array) -> None:
+        self.longest = np.zeros(len(cost) + 1, np.int64)
+        rows, ends = list[Array](), list[int]()
+        self._first = np.zeros((len(cost) + 1, LONGEST + 1), np.int64)
+        count = 0
+        for start in range(len(cost)):
+            own = np.zeros((2, 1), np.int64)
+            for length in range(1, min(LONGEST, len(cost) - start) + 1):
+                item = start + length - 1
+                if savings[item]:
+                    own = _undominated(np.hstack([own, own + np.array([[savings[item]], [cost[item]]])]))
+                if own.shape[1] > LISTED:
+                    break
+                self.longest[start] = length
+                self._first[start, length] = count
+                rows.append(own)
+                count += own.shape[1]
+                ends.append(count)
+        self._last = np.array([0, *ends])
+        self._savings, self._cost = np.hstack([np.zeros((2, 1), np.int64), *rows])[:, 1:]
+        self._ends = np.repeat(self._last[1:], np.diff(self._last))
+
+    def least(self, starts: Array, ends: Array, need: Array) -> Array:
+        """Least cost of saving ``need`` in each span up to its ``longest``; −1 if all items together save less."""
+        low = self._first[starts, ends - starts]
+        high = self._ends[low]
+        last = high.copy()
+        while (low < high).any():
+            middle = (low + high) // 2
+            enough = self._savings[np.minimum(middle, last - 1)] >= need
+            low, high = np.where(enough | (low >= high), low, middle + 1), np.where(enough & (low < high), middle, high)
+        return np.where(low < last, self._cost[np.minimum(low, last - 1)], -1)
+
+
+def _undominated(choices: Array) -> Array:
+    """Of rows (savings, cost) those that no other one dominates, by savings ascending."""
+    order = np.lexsort((-choices[0], choices[1]))
+    savings = np.maximum.accumulate(choices[0, order])
+    found: Array = choices[:, order[np.append(True, savings[1:] > savings[:-1])]]
+    return found
 
 
 def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int) -> Array | None:

@@ -117,6 +117,6 @@ class Reach:
             some = np.flatnonzero(own.kind == kind)
             short = some[spare[some] < options.workspace.of(start[some], end[some])]
             if len(short):
-                query = options.quick_upper_bound if whole else options.quick_lower_bound
+                query = options.quick_upper_bound if whole else options.closer_lower_bound
                 found[short] = query(start[short], end[short], own.least[short], spare[short])
         return found
