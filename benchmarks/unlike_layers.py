@@ -2,9 +2,10 @@
 
 Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
 times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]
-[equal=yes]`` selects rows; ``equal=yes`` searches equal layouts alone. The last columns divide the gap: ``equal`` and
-``unequal`` are the gaps of these layouts, each by itself; ``formulas`` is the part by which the formulas lie below the
-simulated time for the plan's own stages, so the rest of the gap is due to other stages that the bound believes in.
+[equal=yes] [memory=GIB]`` selects rows; ``equal=yes`` searches equal layouts alone, ``memory`` is that of each device,
+at levels 0 and 1 of ZeRO. The last columns divide the gap: ``equal`` and ``unequal`` are the gaps of these layouts,
+each by itself; ``formulas`` is the part by which the formulas lie below the simulated time for the plan's own stages,
+so the rest of the gap is due to other stages that the bound believes in.
 """
 
 import statistics
@@ -76,15 +77,18 @@ def main() -> None:
     options = dict(word.split("=") for word in words if "=" in word)
     rows = [tuple(map(int, word.split("x"))) for word in words if "=" not in word] or ROWS
     seeds, limit = int(options.get("seeds", 1)), float(options.get("time", 60))
+    asked = Job(1, optimizer="sgd", equal_replicas="equal" in options)
+    if "memory" in options:
+        asked = replace(asked, memory=int(float(options["memory"]) * 2**30), zero=(0, 1))
     print(f"{'layers x devices':18} {'seed':>4} {'first plan':>16} {'after 5 s':>9} {'plan':>9} {'bound':>9} {'gap':>7}"
           f" {'processor':>9} {'wall':>7} {'equal':>6} {'unequal':>8} {'formulas':>9}")  # fmt: skip
     for layers, devices in rows:
-        gaps = [_row(layers, devices, seed, limit, "equal" in options) for seed in range(seeds)]
+        gaps = [_row(layers, devices, seed, limit, asked) for seed in range(seeds)]
         if seeds > 1:
             print(f"{layers:4} x {devices:<11} median {statistics.median(gaps):.1%}, worst {max(gaps):.1%}", flush=True)
 
 
-def _row(layers: int, devices: int, seed: int, limit: float, equal: bool) -> float:
+def _row(layers: int, devices: int, seed: int, limit: float, asked: Job) -> float:
     """Print one row; return its gap."""
     model, cluster = chain(layers, seed), two_kinds(devices)
     began, clock = time.process_time(), time.perf_counter()
@@ -94,7 +98,7 @@ def _row(layers: int, devices: int, seed: int, limit: float, equal: bool) -> flo
         if value is not None and (not plans or value < plans[-1][1]):
             plans.append((time.process_time() - began, value))
 
-    job = Job(batch=(4 if devices < 128 else 2) * devices, optimizer="sgd", equal_replicas=equal)
+    job = replace(asked, batch=(4 if devices < 128 else 2) * devices)
     try:
         result = solve(model, cluster, job=job, time_limit=limit, on_progress=on_progress)
     except UndecidedError as error:
