@@ -127,7 +127,8 @@ def _apart(result: Result) -> str:
 
 def _formulas(model: Model, cluster: Cluster, job: Job, result: Result) -> float:
     """The part of the plan's time above the lower bound of its own stages."""
-    plan, space = result.plan, Space(model, cluster, job)
+    plan = result.plan
+    space = Space(model, cluster, replace(job, zero=(plan.zero,)))
     groups = tuple(tuple(cluster.devices[d] for d in stage.devices) for stage in plan.stages)
     family = free_family(tuple(stage.in_flight for stage in plan.stages))
     candidate = replace(space.candidates(groups, plan.micro_batch)[0], family=family)
