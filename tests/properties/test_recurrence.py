@@ -1,6 +1,7 @@
 """The recurrence of alternating schedules against the simulator, on random pipelines."""
 
 from dataclasses import replace
+from itertools import chain
 from math import lcm
 from random import Random
 from types import SimpleNamespace
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from helpers.alternating import elsewhere, random_alternating
 from helpers.pipelines import line
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, Transfer
+from pipeplan.core.shared_weights import with_reductions
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.simulate import makespan, simulate
 from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
+from pipeplan.simulate.recurrence.lanes import islands
 from pipeplan.simulate.recurrence.leaps import SLOPE, _Leaps, run
 from pipeplan.simulate.recurrence.ticks import Recurrence
 
@@ -84,6 +87,48 @@ def test_coupled_replicas_wait_for_those_of_other_lanes() -> None:
     """Four replicas that begin each pass together wait for both of the stage before them, though their pairs repeat."""
     pipeline, counts = replace(on_replicas(2, 4, 2, 2, 40, 40), coupled=True), (3, 1)
     assert step_time(pipeline, 8, counts) == makespan(one_forward_one_backward((2, 4), 8, counts), pipeline)
+
+
+def side_by_side(pipeline: Pipeline, copies: int, longer: int, joint: bool) -> Pipeline:
+    """So many copies of a pipeline in turn, each with resources of its own.
+
+    Transfers of the last one take longer, or use one resource; devices of every other one are in reverse order.
+    """
+
+    def ranks(device: int) -> list[int]:
+        last = pipeline.devices - 1
+        return [copies * (last - device if j % 2 else device) + j for j in range(copies)]
+
+    def each(way: Transfer, j: int) -> Transfer:
+        last = j == copies - 1
+        names = tuple(
+            f"{'card' if joint and last else name} {j}" for name in way.resources[: 1 if joint and last else 2]
+        )
+        return replace(way, occupancy=way.occupancy + longer * last, resources=names)
+
+    onward, back = (
+        tuple(tuple(each(way, j) for way in row for j in range(copies)) for row in rows)
+        for rows in (pipeline.transfers, pipeline.returns)
+    )
+    placement = tuple(tuple(rank for device in own for rank in ranks(device)) for own in pipeline.placement)
+    runtime, limits = (row * copies for row in (pipeline.runtime, pipeline.limits))
+    return replace(pipeline, placement=placement, transfers=onward, returns=back, runtime=runtime, limits=limits)
+
+
+def test_replicas_that_share_no_resource_with_others_are_run_by_themselves() -> None:
+    """Islands that are alike and others, some with a micro-batch less, as if all of them were run together."""
+    parted = 0
+    for seed in range(100):
+        case, random = random_alternating(seed, 40), Random(seed)
+        pipeline = side_by_side(case.pipeline, 3, random.choice([0, 0, 5]), random.random() < 0.3)
+        many = 3 * case.micro_batches if pipeline.coupled else max(3 * case.micro_batches - random.randrange(3), 1)
+        counts = case.in_flight
+        parted += all(part.replicas < pipeline.replicas for part, _ in islands(pipeline, many))
+        written = with_reductions(one_forward_one_backward(pipeline.replicas, many, counts), pipeline.tied)
+        listed = zip(chain.from_iterable(pipeline.placement), written.orders, strict=True)
+        schedule = replace(written, orders=tuple(order for _, order in sorted(listed)))
+        assert step_time(pipeline, many, counts) == makespan(schedule, pipeline), seed
+    assert parted > 50
 
 
 @pytest.mark.parametrize("overlap", Overlap)

@@ -38,7 +38,7 @@ class Regimes:
     listed_arrangements: Threshold = Threshold(5_000, "every arrangement of pinned devices is a device-groups node")
     graph_modes: Threshold = Threshold(32, "each class with each number of replicas is a mode of the problem")
     any_order_groups: Threshold = Threshold(2_000, "device groups under any order are a joint search each")
-    first_plans_devices: Threshold = Threshold(2_048, "a simulation takes seconds, so first plans delay the targets")
+    first_plans_devices: Threshold = Threshold(16_384, "a simulation takes seconds, so first plans delay the targets")
     # Aggregate nodes: `nodes.layouts`.
     tree_units: Threshold = Threshold(16, "a tree over all device groups solves an allocation problem per node")
     tree_cells: Threshold = Threshold(2**16, "layers x units x widths of each problem of such a tree")

@@ -1,5 +1,6 @@
 """`LowerBounds`: cheap lower bounds on the plans of a space, from all work and the fastest kinds of device."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
 
@@ -63,9 +64,13 @@ class LowerBounds:
 
     def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
         """Lower bound in nanoseconds on all plans on these stages, each a kind's name and a number of replicas."""
-        rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
+        return self._of_alike(Counter(stages))
+
+    def _of_alike(self, alike: Mapping[tuple[str, int], int]) -> int:
+        """The same, given how many stages have each kind and number of replicas."""
+        rows = [(self._slower[name], -(-self._count // r), many) for (name, r), many in alike.items()]
         if self._bottleneck:  # bottleneck: M_s ρ_s x_s ≤ N T
-            return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
+            return _rounded(self._total / sum(many * self._samples / (count * slow) for slow, count, many in rows))
         return self._of_rows(rows, self._total, self._largest)
 
     def of_chain(self, chain: Chain) -> int:
@@ -74,14 +79,17 @@ class LowerBounds:
         least = work.min(axis=0)
         busy = least > 0
         slower = (work[:, busy] / least[busy]).min(axis=1).tolist() if busy.any() else [1.0] * len(work)
-        rows = [(slow, -(-self._count // r)) for slow, r in zip(slower, chain.replicas, strict=True)]
+        rows = [(slow, -(-self._count // r), 1) for slow, r in zip(slower, chain.replicas, strict=True)]
         return self._of_rows(rows, int(least.sum()), int(least.max()))
 
     def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
         """Lower bound in nanoseconds on plans with at most ``units`` stages of each kind, all with equal replicas."""
-        stages = [(name, replicas) for name, count in units.items() for _ in range(min(count, self._layers))]
-        fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
-        return self.of_stages(fastest)
+        left, alike = self._layers, dict[tuple[str, int], int]()
+        for name in sorted(units, key=self._slower.__getitem__):  # the fastest ones, one for each layer
+            if many := min(units[name], left):
+                alike[name, replicas] = many
+                left -= many
+        return self._of_alike(alike)
 
     def evenly_shared(self, cluster: Cluster) -> int:
         """Nanoseconds if all devices shared the work of a step (or a sample) evenly: a lower bound on all plans."""
@@ -103,13 +111,13 @@ class LowerBounds:
         """Nanoseconds of one micro-batch's way through, which no step is shorter than; steps that overlap may be."""
         return 0 if self._bottleneck else _rounded(self._first * self._total)
 
-    def _of_rows(self, rows: list[tuple[float, int]], total: int, largest: int) -> int:
-        """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""
+    def _of_rows(self, rows: list[tuple[float, int, int]], total: int, largest: int) -> int:
+        """Lower bound in nanoseconds on a step; each row has ρ and M, and how many stages have these."""
         way = self._first * total
-        idle = prod(1 - self._first / (count * slow) for slow, count in rows)
-        spread = way / (1 - idle) if way else total / sum(1 / (count * slow) for slow, count in rows)
-        many = min(count for _, count in rows)
-        alone = many * largest if self._splits else way + (many - 1) * largest / 2
+        idle = prod((1 - self._first / (count * slow)) ** many for slow, count, many in rows)
+        spread = way / (1 - idle) if way else total / sum(many / (count * slow) for slow, count, many in rows)
+        least = min(count for _, count, _ in rows)
+        alone = least * largest if self._splits else way + (least - 1) * largest / 2
         return _rounded(max(spread, alone))
 
 

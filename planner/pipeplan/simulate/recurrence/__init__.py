@@ -24,7 +24,7 @@ Every pair of replicas has a link of its own in the recurrence. Where links shar
 lower bound, that of ``simulate(share=False)``. It is exact if no transfer would have waited (`recurrence.resources`).
 Otherwise an event loop finds the times (`recurrence.events`), still without lists; also where replicas that begin their
 passes together are not alike. With links of their own, stages of equally many replicas are as many pipelines side by
-side, of which one is run (`recurrence.lanes`).
+side, of which one is run (`recurrence.lanes`); so are replicas that share no resource with others.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind
 from pipeplan.simulate.long_run import Advance, earliest_starts, long_run
 from pipeplan.simulate.recurrence.events import run_events
-from pipeplan.simulate.recurrence.lanes import lanes
+from pipeplan.simulate.recurrence.lanes import islands, lanes
 from pipeplan.simulate.recurrence.leaps import run
 from pipeplan.simulate.recurrence.resources import competing, undisturbed
 from pipeplan.simulate.recurrence.ticks import Recurrence
@@ -60,7 +60,7 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) 
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
     if not recurrence.shared and not recurrence.uneven:
         return least_step_time(pipeline, micro_batches, in_flight)
-    return max(_shared_ends(recurrence, pipeline.begins))
+    return max(_shared_ends(pipeline, _parts(recurrence), pipeline.begins))
 
 
 def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
@@ -73,7 +73,7 @@ def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> 
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
     advance: Advance
     if recurrence.shared or recurrence.uneven:
-        advance = partial(_shared_ends, recurrence)
+        advance = partial(_shared_ends, pipeline, _parts(recurrence))
     else:
         advance = partial(_least_ends, pipeline, micro_batches, in_flight)
     return long_run(advance, (0,), earliest_starts(pipeline), pipeline.begins)
@@ -99,13 +99,31 @@ def _least_ends(
     return _with_closing(pipeline, [max(ends) for ends in zip(*found, strict=True)])
 
 
-def _shared_ends(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
+def _parts(recurrence: Recurrence) -> list[Recurrence]:
+    """Return the recurrences of the islands that differ; that of all where replicas of unlike ones begin together."""
+    pipeline = recurrence.pipeline
+    if recurrence.uneven:
+        return [recurrence]
+    parts = [
+        recurrence if part is pipeline else Recurrence(part, many, recurrence.counts)
+        for part, many in islands(pipeline, recurrence.micro_batches)
+    ]
+    return [recurrence] if pipeline.coupled and len(parts) > 1 else parts
+
+
+def _shared_ends(pipeline: Pipeline, parts: Sequence[Recurrence], begin: Sequence[int] = ()) -> list[int]:
     """Return the end of each stage's step, which begins at ``begin``, where replicas wait for others."""
+    found = [_ends(part, _free(part, begin)) for part in parts]
+    return _with_closing(pipeline, [max(ends) for ends in zip(*found, strict=True)])
+
+
+def _free(recurrence: Recurrence, begin: Sequence[int]) -> Sequence[int]:
+    """Return when each replica is free."""
     if not recurrence.uneven and not competing(recurrence):
         free, record = run(recurrence, begin, log=True)
         if undisturbed(recurrence, record, max(free)):
-            return _with_closing(recurrence.pipeline, _ends(recurrence, free))
-    return _with_closing(recurrence.pipeline, _ends(recurrence, run_events(recurrence, begin)))
+            return free
+    return run_events(recurrence, begin)
 
 
 def _ends(recurrence: Recurrence, free: Sequence[int]) -> list[int]:
