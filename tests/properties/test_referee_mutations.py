@@ -1252,14 +1252,21 @@ def test_devices_that_are_taken_in_turn_whatever_is_pinned_are_noticed(
     assert "no plan fits, it says, but" in faults or "above the optimum" in faults
 
 
-def test_nodes_that_are_searched_as_packed_although_any_will_do_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pins on several nodes need placements that no packing has."""
-    monkeypatch.setattr(questions, "PINNED", 1.0)
+@pytest.mark.parametrize(
+    ("share", "suits", "change", "first"),
+    [
+        (1.0, lambda document: pinned(document) and aggregated(document), spacious, 16),
+        (0.0, aggregated, replicated, 30),
+    ],
+)
+def test_nodes_that_are_searched_as_packed_although_any_will_do_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, share: float, suits: Any, change: Any, first: int
+) -> None:
+    """Pins on several nodes, and a network that is faster than the nodes, need placements that no packing has."""
+    monkeypatch.setattr(questions, "PINNED", share)
     monkeypatch.setattr(space, "PLACEMENTS", 0)
     monkeypatch.setattr(searched, "PLACEMENTS", "other placements of devices")  # and it does not say so
-    assert "above the optimum" in noticed(
-        lambda document: pinned(document) and aggregated(document), spacious, first=16
-    )
+    assert "above the optimum" in noticed(suits, change, first)
 
 
 def test_regular_stages_without_idle_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Question:
 
     def __init__(self, document: Document, level: int | None = None) -> None:
         self.document = document
-        self.anywhere = True  # with pins to devices, whether stages may lie on any like devices
+        self.anywhere = True  # whether stages may lie on any like devices
         model, cluster = document["model"], document["cluster"]
         self.layers: list[Document] = model["layers"]
         self.names = [layer["name"] for layer in self.layers]

@@ -3,7 +3,7 @@
 ::
 
     order: search     a row of (class, replicas); like devices are packed, or equal replicas lie in tiles of nodes
-    pins to devices   the same, on any devices of the classes; those that differ in nothing that matters once
+    any like devices  the same, on any devices of the classes; those that differ in nothing that matters once
     order: given      stages take the listed devices one after the other, none left out
 """
 
@@ -29,7 +29,7 @@ def classes(question: Question) -> list[Group]:
 def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
     """Devices of every stage, each way once. Where teams differ in size, those of some stages do."""
     ways = _given(question, micro_batches) if question.job["order"] == "given" else _searched(question, micro_batches)
-    if question.anywhere and pinned(question):
+    if anywhere(question):
         ways = (groups for row in _rows(question, micro_batches) for groups in _anywhere(question, row))
     unlike = len({question.team(device.kind) for device in question.devices}) > 1
     for groups in dict.fromkeys(ways):
@@ -88,6 +88,12 @@ def pinned(question: Question) -> set[int]:
     numbers = {f"d{device.number}": device.number for device in question.devices}
     named = {numbers[where] for _, where in question.job["pin"] if where in numbers}
     return named if question.job["order"] == "search" else set()
+
+
+def anywhere(question: Question) -> bool:
+    """Whether stages may lie on any like devices, and that makes a difference."""
+    spread = any(len({device.node for device in own}) > 1 for own in classes(question))
+    return question.anywhere and question.job["order"] == "search" and (spread or bool(pinned(question)))
 
 
 def _anywhere(question: Question, row: Sequence[tuple[int, int]]) -> Iterator[Groups]:

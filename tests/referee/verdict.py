@@ -406,6 +406,6 @@ def _searched(question: Question, answer: Document) -> bool:
     """Whether the plan's placement is one that is searched; heuristics may know a better one."""
     groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
     every = space.shapes(question, answer["micro_batches"])
-    if question.anywhere and space.pinned(question):
+    if space.anywhere(question):
         return space.likeness(question, groups) in {space.likeness(question, each) for each in every}
     return groups in set(every)

@@ -22,7 +22,7 @@ ALONE = "one device per stage"
 PACKED = "devices of one kind per stage, packed in the cluster's order"
 TILED = "devices of one kind and one kind of node per stage, packed in the cluster's order or in equal tiles of nodes"
 LISTED = "devices of one kind per stage, taken in the listed order"
-ANYWHERE = "devices of one kind and one kind of node per stage, any of them, as layers are pinned to some"
+ANYWHERE = "devices of one kind and one kind of node per stage, any of them"
 EXCHANGED = ", and like devices exchanged where layers are pinned to some"
 """Devices that may share a stage."""
 

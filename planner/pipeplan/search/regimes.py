@@ -35,7 +35,7 @@ class Regimes:
     # Which root nodes: `search.root_nodes`.
     listed_pairs: Threshold = Threshold(100_000, "all pairs of a shape and a partition are bounded at once")
     listed_groups: Threshold = Threshold(300, "all device groups are nodes, each with a programme of its own")
-    listed_arrangements: Threshold = Threshold(5_000, "every arrangement of pinned devices is a device-groups node")
+    listed_arrangements: Threshold = Threshold(5_000, "every arrangement of like devices is a device-groups node")
     graph_modes: Threshold = Threshold(32, "each class with each number of replicas is a mode of the problem")
     any_order_groups: Threshold = Threshold(2_000, "device groups under any order are a joint search each")
     first_plans_devices: Threshold = Threshold(16_384, "a simulation takes seconds, so first plans delay the targets")

@@ -41,7 +41,9 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         Nanoseconds from which on a bound rules plans out.
     """
     space, job = spaces.lowest, spaces.job
-    scope = Scope(space)
+    scope = Scope(
+        space, anywhere=not spaces.mixed and all(each.placing.every for each in spaces if each.placing.spread)
+    )
     found = Searched(
         micro_batch_sizes=space.sizes,
         schedules=space.schedules,
@@ -100,10 +102,13 @@ def lists(space: Space, groups: StageDevices) -> bool:
 
 
 class Scope:
-    """Properties of a space that decide which sentences are true."""
+    """Properties of a space that decide which sentences are true.
 
-    def __init__(self, space: Space) -> None:
-        self.space, self.job, self.model = space, space.job, space.model
+    ``anywhere``: whether it and all beside it have every placement of like devices.
+    """
+
+    def __init__(self, space: Space, anywhere: bool = False) -> None:
+        self.space, self.job, self.model, self.anywhere = space, space.job, space.model, anywhere
         self.devices = len(space.cluster.devices)
         self.steps = space.job.objective.simulated
         self.graph = applies(space)
@@ -150,11 +155,7 @@ class Scope:
         """True if like devices lie in several nodes, so that placements differ."""
         if self.graph or self.job.order is Order.GIVEN or not (self.several or self.replicated):
             return False
-        nodes = self.space.cluster.nodes
-        shared = (
-            {n for n in each.nodes if len(nodes[n].kinds) > 1} for each in self.space.classes if len(each.nodes) > 1
-        )
-        return any(shared)
+        return self.space.placing.spread
 
     @property
     def unlike_nodes(self) -> bool:
@@ -171,7 +172,7 @@ class Scope:
         if self.job.order is Order.GIVEN:
             return sentences.LISTED
         placing = self.space.placing
-        if self.spread and placing.every:
+        if self.spread and self.anywhere:
             return sentences.ANYWHERE
         packed = sentences.TILED if self.spread else sentences.PACKED
         return packed + sentences.EXCHANGED * (placing.pins is not None)
@@ -248,7 +249,7 @@ class Scope:
         wanted = not self.job.replicas or max(self.job.replicas) > 1
         if not self.replicated and not self.steps and self.devices > 1 and wanted:
             yield sentences.ONE_MICRO_BATCH
-        if self.spread and not self.space.placing.every:
+        if self.spread and not self.anywhere:
             yield sentences.PLACEMENTS
         if self.replicated:
             yield from self._layouts_left_out()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from helpers.distributed.once import check_once
 from pipeplan_executor import launch
 
 Job: TypeAlias = tuple[Callable[..., Any], tuple[object, ...]]
@@ -15,4 +16,5 @@ def done(world: int, jobs: Mapping[str, Job]) -> dict[str, Any]:
 
 
 def _together(*jobs: Job) -> list[Any]:
+    check_once()
     return [function(*arguments) for function, arguments in jobs]

@@ -107,7 +107,7 @@ def test_what_is_left_out_under_pins_is_said() -> None:
     """Nothing where every placement is looked at; else other placements."""
     few = solve(UNEVEN, nodes(2, 2), 4, pin="l0=d3", time_limit=20)
     assert "other placements of like devices on the nodes" not in few.searched.not_searched
-    assert "any of them, as layers are pinned to some" in few.searched.as_text()
+    assert "any of them" in few.searched.as_text()
     alone = solve(UNEVEN, equal_devices(3), 4, pin="l0=d2", time_limit=20)
     assert "like devices exchanged where layers are pinned" in alone.searched.as_text()
 

@@ -56,7 +56,7 @@ def test_the_text_of_every_answer_says_both() -> None:
 
 def test_what_is_left_out_is_named() -> None:
     """Nine common techniques that are never searched appear in the list of an ordinary job."""
-    named = missing(cluster=nodes(2, 2, memory=100), optimizer="adam")
+    named = missing(cluster=nodes(3, 4, memory=100), optimizer="adam")
     for sentence in (
         UNKNOWN,
         searched.INTERLEAVED,
@@ -100,9 +100,10 @@ def test_what_is_left_out_is_named() -> None:
         (searched.UNLIKE_LEVELS, {}, {"zero": (0,)}),
         (searched.UNLIKE_LEVELS, {"optimizer": "adam"}, {"optimizer": "adam", "depths": (1,)}),
         (searched.UNLIKE_LEVELS, {"optimizer": "adam", "zero": (0, 1)}, {"optimizer": "adam", "zero": (1,)}),
-        (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(1, 4)}),
-        (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(4, 1)}),
-        (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(2, 2), "order": "given"}),
+        (searched.PLACEMENTS, {"cluster": nodes(3, 4)}, {"cluster": nodes(1, 4)}),
+        (searched.PLACEMENTS, {"cluster": nodes(3, 4)}, {"cluster": nodes(4, 1)}),
+        (searched.PLACEMENTS, {"cluster": nodes(3, 4)}, {"cluster": nodes(3, 4), "order": "given"}),
+        (searched.PLACEMENTS, {"cluster": nodes(3, 4)}, {"cluster": nodes(2, 2)}),
         (searched.UNLIKE_KINDS, {"cluster": TWO_KINDS}, {}),
         (searched.UNLIKE_KINDS, {"cluster": TWO_KINDS}, {"cluster": TWO_KINDS, "replicas": (1,)}),
         (searched.OTHER_COUNTS, {}, {"schedules": ("gpipe",)}),

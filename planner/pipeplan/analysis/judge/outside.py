@@ -124,6 +124,8 @@ def _placed(space: Space, candidate: Candidate) -> str:
     for s, group in enumerate(groups):
         if len({class_of[device.index] for device in group}) > 1:
             return f"the replicas of stage {s} lie in nodes with unlike links, searched are those in like nodes"
+    if space.placing.every:
+        return ""
     modes = tuple(Mode(class_of[group[0].index], len(group)) for group in groups)
     found = list(_placements(space, modes, candidate.micro_batches))
     if not found:

@@ -1,8 +1,9 @@
 """`Placing`: the devices that stages of given kinds and widths may have, with pinned layers on theirs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from pipeplan.core.cluster import Cluster, StageDevices
 from pipeplan.core.job import Job
@@ -21,7 +22,7 @@ class Placing:
     job : Job
     classes : tuple of DeviceClass
     pins : Pins or None
-        Layers pinned to devices for which like ones may stand; None if there are none, or the order is given.
+        Layers pinned to devices for which like ones may stand; None if only `arranged` placements are searched.
     every : bool
         Whether every placement of like devices is searched; else those that `arranged` ones become by exchanges.
     """
@@ -33,6 +34,12 @@ class Placing:
     every: bool = False
 
     @cached_property
+    def spread(self) -> bool:
+        """Whether like devices lie in several nodes beside others, so that placements differ."""
+        nodes = self.cluster.nodes
+        return any(len(nodes[n].kinds) > 1 for each in self.classes if len(each.nodes) > 1 for n in each.nodes)
+
+    @cached_property
     def free(self) -> frozenset[int]:
         """Numbers of the classes of which a stage may have any devices, in several nodes."""
         return frozenset(c for c, each in enumerate(self.classes) if self.pins is not None and len(each.nodes) > 1)
@@ -42,14 +49,23 @@ class Placing:
         if self.pins is None:
             yield from placements(self.cluster, self.job, self.classes, modes)
             return
-        arranged = () if self.every else tuple(placements(self.cluster, self.job, self.classes, modes))
-        for homes in self.pins.homes(self.classes, modes):
-            if self.every:
-                found = every_placement(self.cluster, self.classes, modes, homes)
-                yield from (groups for groups in found if not self.job.regular or aligned(self.cluster, groups))
-            else:
+        if self.every:
+            found = self._everywhere(modes, self.pins)
+            yield from (groups for groups in found if not self.job.regular or aligned(self.cluster, groups))
+        else:
+            arranged = tuple(placements(self.cluster, self.job, self.classes, modes))
+            for homes in self.pins.homes(self.classes, modes):
                 near = [moved for groups in arranged if (moved := self._moved(groups, homes)) is not None]
                 yield from {tuple(d.index for own in groups for d in own): groups for groups in near}.values()
+
+    def few(self, rows: Iterable[Modes], pins: Pins, most: int) -> bool:
+        """Return True if these sequences of modes have at most so many placements, regular or not."""
+        every = (groups for modes in rows for groups in self._everywhere(modes, pins))
+        return next(islice(every, most, None), None) is None
+
+    def _everywhere(self, modes: Modes, pins: Pins) -> Iterator[StageDevices]:
+        for homes in pins.homes(self.classes, modes):
+            yield from every_placement(self.cluster, self.classes, modes, homes)
 
     def arranged(self, modes: Modes, tile: int | None = None) -> StageDevices | None:
         """The device groups of one sequence of modes in one way, whatever is pinned; None if that is not possible."""

@@ -48,7 +48,7 @@ FEW = REGIMES.listed_groups.most
 PAIRS = REGIMES.listed_pairs.most
 """Most pairs of a shape and a partition, over all micro-batch sizes, that are listed: a small space."""
 PLACEMENTS = REGIMES.listed_arrangements.most
-"""Most placements of pinned devices, over all device groups, up to which every one of them is searched."""
+"""Most placements of like devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
 AT_LEAST = "and gradients that are one step late need as many at least: else weights of a third version are in use"
@@ -271,14 +271,13 @@ class Space:
     def placing(self) -> Placing:
         """The placements of stages that are searched."""
         pinned = self.constraints.pinned if self.job.order is Order.SEARCH else []
-        pins = Pins.of(len(self.model.layers), pinned) if pinned else None
-        placing = Placing(self.cluster, self.job, self.classes, pins)
-        if pins is None or not (self.small or self.few):
+        pins = Pins.of(len(self.model.layers), pinned)
+        placing = Placing(self.cluster, self.job, self.classes, pins if pinned else None)
+        alike = not (pinned or placing.spread) or self.job.order is Order.GIVEN
+        if alike or not (self.small or self.few):
             return placing
-        every = replace(placing, every=True)
-        modes = all_modes(self.cluster, self.job, pins.layers, self.job.batch // min(self.sizes))
-        found = (groups for own in modes for groups in every.of(own))
-        return every if next(islice(found, PLACEMENTS, None), None) is None else placing
+        rows = all_modes(self.cluster, self.job, pins.layers, self.job.batch // min(self.sizes))
+        return replace(placing, pins=pins, every=True) if placing.few(rows, pins, PLACEMENTS) else placing
 
     def placed(self, modes: Modes, boundaries: Boundaries, tile: int | None = None) -> Iterator["Placed"]:
         """Yield the device groups of a row of modes that suit a partition, each with the space of its plans."""
