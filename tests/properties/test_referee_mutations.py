@@ -1131,7 +1131,7 @@ def test_ways_that_are_bounded_by_the_slowest_are_noticed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(import_module("pipeplan.search.nodes.least_ways"), "least_model", slowest)
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
-    assert "above the optimum" in noticed(aggregated, in_equal_teams)
+    assert "above the optimum" in noticed(aggregated, in_equal_teams, first=75)
 
 
 def on_tokens(document: dict[str, Any], name: str) -> bool:
