@@ -180,7 +180,7 @@ def test_buckets_leave_in_the_last_backward_of_the_list(backwards: str, last: in
     priced = SimpleNamespace(buckets=(Bucket(2, 0, 1), Bucket(3, 0, 1)))
     schedule = Schedule.from_text("by hand", [f"0F0 0F1 0F2 {backwards} 0R 0U"])
     plan = SimpleNamespace(pipeline=SimpleNamespace(stages=[priced]), schedule=schedule, zero=0, priority=())
-    found = _buckets(plan, 0, 0, module, optimizer)  # type: ignore[arg-type]
+    found = _buckets(plan, 0, 0, {0: module}, optimizer)  # type: ignore[arg-type]
     assert found is not None and found.last == last
 
 
@@ -196,4 +196,54 @@ def test_stages_that_share_ranks_have_no_order() -> None:
         pipeline=SimpleNamespace(stages=stages), stages=stages, schedule=schedule, zero=0, priority=orders
     )
     with pytest.raises(PlanError, match="shares ranks"):
-        _buckets(plan, 0, 0, module, optimizer)  # type: ignore[arg-type]
+        _buckets(plan, 0, 0, {0: module}, optimizer)  # type: ignore[arg-type]
+
+
+IN_TURN = "0F0 1F0 1B0 0B0 0R 1R 0U 1U"
+"""A list of two stages on a rank, whose last backwards end in the order of their sums."""
+
+
+def two_stages(order: str, shared: bool = False) -> tuple[Buckets | None, Buckets | None]:
+    """Buckets of the later and the earlier stage of two on a rank, of two replicas; ``shared``: they share a matrix."""
+    every = [chain(), chain()]
+    if shared:
+        every[1]["a"].weight = every[0]["a"].weight
+    given = (torch.randn(2, 4, WIDTH, dtype=torch.float64, requires_grad=True),)
+    modules = {number: stage_of(layers, given)[1] for number, layers in enumerate(every)}
+    optimizers = [StageOptimizer(module, partial(build_optimizer, "sgd", rate=0.1)) for module in modules.values()]
+    stages = [SimpleNamespace(buckets=own) for own in ((Bucket(2, 0, 1), Bucket(3, 0, 1)), ())]
+    other = order.replace("F0", "F1").replace("B0", "B1").replace("I0", "I1").replace("W0", "W1")
+    schedule = Schedule.from_text("by hand", [order, other])
+    pipeline = SimpleNamespace(stages=stages)
+    plan = SimpleNamespace(pipeline=pipeline, schedule=schedule, zero=0, priority=(), staleness=0)
+    later = _buckets(plan, 1, 0, modules, optimizers[1])  # type: ignore[arg-type]
+    return later, _buckets(plan, 0, 0, modules, optimizers[0], later)  # type: ignore[arg-type]
+
+
+def test_stages_of_a_rank_take_turns() -> None:
+    """A stage without planned buckets takes its turn at R, and that of the other one follows, however early it ends."""
+    later, earlier = two_stages(IN_TURN)
+    assert later is not None and earlier is not None
+    assert (later.last, later.firsts, earlier.last, earlier.firsts) == (None, [0], 0, [3, 0])
+    for each in (later, earlier):
+        each.begin()
+    for parameter in reversed([*earlier._home]):
+        earlier._missing[earlier._home[parameter]].discard(parameter)
+    assert not earlier._advance()
+    assert (later._next, earlier._next) == (0, 0)
+    earlier.finish()
+    assert (later._next, earlier._next) == (1, 2)
+
+
+def test_lists_that_sum_ahead_of_a_backward_have_no_turns() -> None:
+    """An R of one stage ahead of the other one's backward would wait for gradients that are not there."""
+    assert two_stages("0F0 1F0 1B0 1R 0B0 0R 0U 1U") == (None, None)
+
+
+@pytest.mark.parametrize(("backwards", "last"), [("1I0 1W0 0I0 0W0", 0), ("1I0 0I0 0W0 1W0", None)])
+def test_common_weights_leave_when_both_stages_have_added(backwards: str, last: int | None) -> None:
+    """If another stage of the rank is the last to add to a stage's gradients, these leave at R."""
+    _, earlier = two_stages(f"0F0 1F0 {backwards} 0R 1R 0U 1U", shared=True)
+    assert earlier is not None and earlier.last == last
+    _, earlier = two_stages(f"0F0 1F0 {backwards} 0R 1R 0U 1U")
+    assert earlier is not None and earlier.last == 0

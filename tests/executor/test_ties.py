@@ -1,6 +1,7 @@
 """Copies of shared weights: which stages have them, which values they begin with, and what is refused."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from helpers.plans import plan_for
 from pipeplan.core.errors import PlanError
+from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.workload import Workload
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.runtime.program.lower import lower
 from pipeplan_executor.runtime.program.order import find_owners
 from pipeplan_executor.stages.split import build_stage, fit
@@ -91,6 +93,49 @@ def test_tied_stages_reduce_together() -> None:
     circle = type(schedule).from_text("x", ["0F0 0R 0B0 0U", "1F0 1B0 1R 1U"])
     with pytest.raises(PlanError, match="device 1 waits at 1R for 0R on device 0"):
         lower(circle, lambda _: False, tied=((0, 1),))
+
+
+def on_one_rank(order: str = ""):
+    """A V of two devices, of which the first has both ends; ``order`` replaces its list."""
+    schedule = PLACED["zb-v"].write(2, 2)
+    if order:
+        schedule = Schedule.from_text("by hand", [order, schedule.as_text()[1]])
+    return plan_for(tied().module, NAMES, (0, 1, 2, 3, 5), schedule)
+
+
+def test_stages_of_one_rank_have_one_parameter() -> None:
+    """The later stage has it under its name in the state, the earlier one among its parameters; nothing is summed."""
+    plan = on_one_rank()
+    assert plan.pipeline.tied == ()
+    fitted = fit(plan, tied)
+    assert fitted.copies == ()
+    first = build_stage(fitted, 0, seed=3)
+    last = build_stage(fitted, 3, seed=3, others=[first])
+    own = dict(first.named_parameters())["embedding.tokens.weight"]
+    assert last.layers[-1].weight is own
+    assert own not in {*last.parameters()}
+    assert {*last.parameters()} == {*last.layers[0].parameters()}
+    assert torch.equal(last.state_dict()["head.weight"], own)
+    apart = build_stage(fitted, 3, seed=3)
+    assert all(torch.equal(value, last.state_dict()[name]) for name, value in apart.state_dict().items())
+
+
+def test_a_lent_parameter_is_waited_for() -> None:
+    """A forward of the stage that borrows it waits for what other replicas still send to its own stage."""
+    fitted = fit(on_one_rank(), tied)
+    first = build_stage(fitted, 0)
+    last = build_stage(fitted, 3, others=[first])
+    waited: list[str] = []
+    first.arriving[0] = [SimpleNamespace(wait=lambda: waited.append("arrived"))]
+    last(torch.zeros(1, 4, 8))
+    assert waited == ["arrived"]
+
+
+def test_a_step_of_common_weights_ends_behind_both_stages() -> None:
+    """An update ahead of the other stage's last backward would change what that reads, and miss its gradient."""
+    order = "0F0 3F0 3I0 3W0 0I0 0W0 0F1 0U 3F1 3I1 3W1 0I1 0W1 3U"
+    with pytest.raises(PlanError, match="0U stands ahead of 3F1 in the list of rank 0, and stage 3 uses"):
+        fit(on_one_rank(order), tied)
 
 
 def shifts(changes: bool) -> Workload:

@@ -39,7 +39,7 @@ def plan_for(
     ranks = len(schedule.orders)
     spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]
     described = describe("test", module, names, held_by(module, names) if held is None else held)
-    tied = tied_stages((tie.layers for tie in described.trained_ties), spans)
+    tied = tied_stages((tie.layers for tie in described.trained_ties), spans, schedule.homes)
     schedule = with_reductions(schedule, tied)
     homes = schedule.homes
     ways = tuple((Transfer(),) * lcm(len(a), len(b)) for a, b in pairwise(homes))

@@ -8,6 +8,12 @@
 A bucket leaves when the gradients of all its parameters are complete and all buckets before it have left. So replicas
 begin their sums in one order, even if gradients are complete in different orders. R begins the rest and waits.
 
+A rank with several stages, and so its replicas, sums those of its last stage first. A bucket of another stage then also
+waits until all buckets of the stages ahead have left::
+
+    last backwards  │ stage 5 │ … │ stage 1 │ R of both
+    sums                ├─ 5 ─┤       ├─ 1 ─┤
+
 With an ``order`` of a plan, buckets are cut into chunks, and those of front layers overtake. R begins the rest, and the
 next forward of each layer waits for its own bucket (`pipeplan_executor.optim.front_first`)::
 
@@ -44,7 +50,8 @@ class Buckets:
     parts : sequence of Flat
         Parameters of these layers that are summed over the replicas only.
     last : int or None
-        Micro-batch whose backward ends the stage's backwards on this replica; None if it has no micro-batch.
+        Micro-batch whose backward ends the stage's backwards on this replica; None if it has no micro-batch, or others
+        add to its gradients later: then all leave at R.
     last_slice : int
         Its slice.
     order : sequence of int, optional
@@ -53,6 +60,8 @@ class Buckets:
         their own order.
     losses : sequence of BoundedLoss
         With an order, what the sums of each bucket may leave out; none for nothing.
+    ahead : Buckets, optional
+        Those of another stage on this rank, which leave before all of these.
 
     Attributes
     ----------
@@ -73,8 +82,10 @@ class Buckets:
         last_slice: int = 0,
         order: Sequence[int] = (),
         losses: Sequence[BoundedLoss] = (),
+        ahead: "Buckets | None" = None,
     ) -> None:
         self._losses = losses
+        self._ahead = ahead
         self.last, self.last_slice = last, last_slice
         self._parts = parts
         self.firsts = firsts = begins(sizes, len(layers))
@@ -143,7 +154,9 @@ class Buckets:
                     self._complete(parameter)
 
     def finish(self) -> None:
-        """Begin the sums of all buckets that have not left."""
+        """Begin the sums of all buckets that have not left, those ahead first."""
+        if self._ahead is not None:
+            self._ahead.finish()
         while self._next < len(self._chunks):
             self._leave()
 
@@ -156,8 +169,15 @@ class Buckets:
                 "use_reentrant=False, or a plan without buckets"
             )
         self._missing[bucket].discard(id(parameter))
+        self._advance()
+
+    def _advance(self) -> bool:
+        """Begin the sums of buckets up to the first one that is not complete; return whether all have left."""
+        if self._ahead is not None and not self._ahead._advance():
+            return False
         while self._next < len(self._chunks) and not self._missing[self._chunks[self._next][0]]:
             self._leave()
+        return self._next == len(self._chunks)
 
     def _leave(self) -> None:
         bucket, number = self._chunks[self._next]

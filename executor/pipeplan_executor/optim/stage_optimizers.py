@@ -9,7 +9,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import layer_counts
 from pipeplan.core.plan import Plan
 from pipeplan.core.priority import Priority
-from pipeplan.core.schedule import Kind
+from pipeplan.core.schedule import Action, Kind
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.lossy.sums import BoundedLoss
@@ -71,8 +71,10 @@ def stage_optimizers(
         )
         for number, module in modules.items()
     }
-    for number, optimizer in optimizers.items():
-        optimizer.buckets = _buckets(fitted.plan, number, group.rank, modules[number], optimizer)
+    ahead: Buckets | None = None
+    for number, optimizer in sorted(optimizers.items(), reverse=True):
+        optimizer.buckets = _buckets(fitted.plan, number, group.rank, modules, optimizer, ahead)
+        ahead = optimizer.buckets or ahead
         if optimizer.buckets is not None and optimizer.buckets.ordered and optimizer.optimizer is not None:
             check_elementwise(optimizer.optimizer, "with sums front layers first each layer is updated by itself")
     return optimizers
@@ -96,26 +98,54 @@ def _together(plan: Plan, stage: int) -> list[list[int]]:
     return [layer_counts(priced.buckets), layer_counts(priced.gather_buckets)]
 
 
-def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: StageOptimizer) -> Buckets | None:
-    """Return the buckets of a stage on this rank, if it has any and no rank of the stage has another stage.
+def _buckets(
+    plan: Plan,
+    stage: int,
+    rank: int,
+    modules: Mapping[int, StageModule],
+    optimizer: StageOptimizer,
+    ahead: Buckets | None = None,
+) -> Buckets | None:
+    """Return the buckets of a stage on this rank, which leave behind those ``ahead``; None if all sums begin at R.
 
-    Ranks with several stages could begin the sums of two stages over the same ranks in different orders. At levels 2
-    and 3 of ZeRO every backward sums its gradients itself.
+    Of several stages on a rank the last one's buckets leave first, the same on all replicas. A stage to which the plan
+    gives none takes its turn with one, at R. If a list of the stage's ranks has an R ahead of a backward, this order is
+    not that of the lists, so nothing leaves before R. At levels 2 and 3 of ZeRO every backward sums its gradients
+    itself.
     """
     sizes, order = _order(plan, stage)
-    orders = plan.schedule.orders
-    shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
+    orders, homes = plan.schedule.orders, plan.schedule.homes[stage]
+    shared = any(action.stage != stage for home in homes for action in orders[home])
     if order and shared:
         raise PlanError(
             f"stage {stage} sums its front layers first, and shares ranks with other stages, whose sums would wait for "
             "its own or overtake them; solve again without --front-first"
         )
-    if not sizes or shared or stage in sharded_stages(plan):
+    takes_turns = len(homes) > 1 and any(_order(plan, each)[0] for each in modules)
+    if not (sizes or takes_turns) or stage in sharded_stages(plan):
         return None
-    ends = [action for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
+    if shared and (plan.staleness or not all(_sums_at_the_end(orders[home]) for home in homes)):
+        return None
     own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]
-    last, last_slice = (ends[-1].micro_batch, ends[-1].slice) if ends else (None, 0)
-    return Buckets(module.layers, sizes, own, last, last_slice, order, _losses(plan, stage, own))
+    users = _users(modules, own) | {stage}
+    ends = [a for a in orders[rank] if a.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT) and a.stage in users]
+    is_last = bool(sizes and ends) and ends[-1].stage == stage  # nothing adds to its gradients behind its own backward
+    last, last_slice = (ends[-1].micro_batch, ends[-1].slice) if is_last else (None, 0)
+    layers = modules[stage].layers
+    return Buckets(layers, sizes or [len(layers)], own, last, last_slice, order, _losses(plan, stage, own), ahead)
+
+
+def _users(modules: Mapping[int, StageModule], parts: Sequence[Flat]) -> set[int]:
+    """Return the stages that use some of these parameters."""
+    own = {id(parameter) for part in parts for _, parameter in part.named}
+    return {number for number, module in modules.items() if not own.isdisjoint(map(id, module.layers.parameters()))}
+
+
+def _sums_at_the_end(order: Sequence[Action]) -> bool:
+    """Return whether no backward in a list is behind a reduction."""
+    kinds = [action.kind for action in order]
+    behind = kinds[kinds.index(Kind.REDUCE) :] if Kind.REDUCE in kinds else []
+    return not any(kind.per_micro_batch for kind in behind)
 
 
 def _losses(plan: Plan, stage: int, parts: Sequence[Flat]) -> list[BoundedLoss]:

@@ -50,7 +50,7 @@ from pipeplan_executor.stages.slices import sliced_flow
 from pipeplan_executor.stages.source import Source, build, constructed_by, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
-from pipeplan_executor.stages.ties import Copies, find_copies
+from pipeplan_executor.stages.ties import Copies, find_copies, lent_parameters
 
 
 @dataclass(frozen=True)
@@ -330,13 +330,15 @@ def build_stage(
     shards: Mapping[str, ParameterShard] | None = None,
     sharded_layers: SplitLayers | None = None,
     fully: FullySharded | None = None,
+    others: Sequence[StageModule] = (),
 ) -> StageModule:
     """Build one stage with its weights; no other layer of the model takes memory.
 
     The weights come from the ``weights`` file, or from the workload's own module if it has values, or from the seed
     (see `pipeplan_executor.stages.materialise`). Of the parameters in ``shards`` only the shard is kept;
     ``sharded_layers`` calls layers together with the other tensor-parallel ranks (see `pipeplan_executor.sharding`).
-    ``fully`` shards all parameters over the replicas; then one unit of layers at a time is whole.
+    ``fully`` shards all parameters over the replicas; then one unit of layers at a time is whole. What ``others``, the
+    earlier stages of the rank, have of its parameters is taken from them.
     """
     span = fitted.span(stage)
     held = fitted.sequence.parameters[span.start : span.stop]
@@ -357,7 +359,8 @@ def build_stage(
     transient = set(names) - set(fitted.blank.state_dict())
     units = [tuple(range(len(layers)))] if fully is None else sharding_units(fitted.blank, held)
     apart = {full for full in names if fully is not None and isinstance(known[full], nn.Parameter)}
-    values = fill([full for full in names if full not in apart])
+    lent = lent_parameters(known, names, others)
+    values = lent | fill([full for full in names if full not in apart | lent.keys()])
     for unit in units:
         own = values | fill(list(dict.fromkeys(full for i in unit for full in held[i].values() if full in apart)))
         for i in unit:
@@ -378,7 +381,9 @@ def build_stage(
             copy_inputs(layer, places[number])  # in the layer's call
         copies = {fitted.names[n]: () if fully is not None else own for n, own in places.items()}
         treatments = {name: replace(how, copies=copies[name]) for name, how in treatments.items()}
-    module = StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, sharded_layers)
+    module = StageModule(
+        dict(zip(treatments, layers, strict=True)), treatments, held, sharded_layers, others if lent else ()
+    )
     if fully is not None:
         fully.finish(module)
     return module

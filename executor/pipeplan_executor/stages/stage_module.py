@@ -101,6 +101,9 @@ class StageModule(nn.Module):
         For each layer, the names of its parameters and buffers in the unsplit model, by their names in the layer.
     sharded_layers : SplitLayers, optional
         Calls the layers if several processes share the stage.
+    lenders : sequence of StageModule
+        Other stages of this process, whose parameters it may use. These are theirs: here they have names in
+        ``state_dict``, but are none of its own parameters.
 
     Attributes
     ----------
@@ -116,8 +119,10 @@ class StageModule(nn.Module):
         treatments: Mapping[str, Treatment],
         names: Sequence[Mapping[str, str]],
         sharded_layers: SplitLayers | None = None,
+        lenders: Sequence["StageModule"] = (),
     ) -> None:
         super().__init__()
+        self._lenders = tuple(lenders)  # in a tuple, so that they are no submodules
         self.layers = nn.ModuleList(layers.values())
         self._unsplit = {f"layers.{i}.{local}": full for i, each in enumerate(names) for local, full in each.items()}
         self.sharded_layers = sharded_layers
@@ -136,6 +141,8 @@ class StageModule(nn.Module):
 
     def forward(self, *tensors: Tensor, for_loss: bool = False) -> Tensors:
         """Call all layers in order. ``for_loss``: what is returned goes to `loss`, and may be split for it."""
+        for lender in self._lenders:
+            lender.wait()
         for number, (name, call) in enumerate(self._calls):
             if self.arriving:
                 self._arrive(number)
@@ -153,7 +160,9 @@ class StageModule(nn.Module):
             self.sharded_layers.at(micro_batch, part)
 
     def wait(self) -> None:
-        """Wait until all parameters are there."""
+        """Wait until all parameters are there, lent ones included."""
+        for lender in self._lenders:
+            lender.wait()
         for number in sorted(self.arriving):
             self._arrive(number)
 
@@ -170,10 +179,12 @@ class StageModule(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield parameters with their names in the unsplit model."""
+        """Yield parameters with their names in the unsplit model; with ``remove_duplicate`` no lent ones."""
         self.wait()
+        lent = {id(each) for lender in self._lenders for each in lender.parameters()} if remove_duplicate else ()
         for local, parameter in super().named_parameters("", recurse, remove_duplicate):
-            yield self._full(local, prefix), parameter
+            if id(parameter) not in lent:
+                yield self._full(local, prefix), parameter
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

@@ -19,6 +19,7 @@ from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup, find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, sharded_stages
 from pipeplan_executor.stages.split import Fitted, build_stage
+from pipeplan_executor.stages.stage_module import StageModule
 
 if TYPE_CHECKING:
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
@@ -66,18 +67,18 @@ class RankStages:
         plan = fitted.plan
         self.tensor_group = find_tensor_parallel_group(processes, device, plan.mesh)
         self.numbers = sorted({action.stage for action in plan.schedule.orders[self.tensor_group.rank]})
-        on_mesh = {
-            n: mesh_layers(fitted, n, self.tensor_group, precision, device, loss)
-            for n in self.numbers
-            if plan.stages[n].mesh or plan.slices
-        }
+        on_mesh: dict[int, MeshLayers] = {}
         self.shards: dict[str, ParameterShard] = {}
-        for layers in on_mesh.values():
-            self.shards |= layers.shards
+        for n in self.numbers:
+            if plan.stages[n].mesh or plan.slices:
+                earlier = next(iter(on_mesh.values()), None)
+                on_mesh[n] = mesh_layers(fitted, n, self.tensor_group, precision, device, loss, earlier)
+                self.shards |= on_mesh[n].shards
         self.replicas, sharded = replica_groups(plan.schedule.homes, processes), sharded_stages(plan)
         self.fully = {n: FullySharded(plan.zero, self.replicas[n], device) for n in self.numbers if n in sharded}
-        self.modules = {
-            n: build_stage(
+        self.modules: dict[int, StageModule] = {}
+        for n in self.numbers:
+            self.modules[n] = build_stage(
                 fitted,
                 n,
                 seed=seed,
@@ -87,15 +88,23 @@ class RankStages:
                 shards=self.shards,
                 sharded_layers=on_mesh.get(n),
                 fully=self.fully.get(n),
+                others=[*self.modules.values()],
             )
-            for n in self.numbers
-        }
 
 
 def mesh_layers(
-    fitted: Fitted, stage: int, group: TensorParallelGroup, precision: str | None, device: torch.device, loss: Loss
+    fitted: Fitted,
+    stage: int,
+    group: TensorParallelGroup,
+    precision: str | None,
+    device: torch.device,
+    loss: Loss,
+    earlier: "MeshLayers | None" = None,
 ) -> "MeshLayers":
-    """Return the wrapper of a stage's layers on a mesh; ``loss``: of the last stage's outputs."""
+    """Return the wrapper of a stage's layers on a mesh.
+
+    ``loss``: of the last stage's outputs. ``earlier``: the wrapper of an earlier stage of this process.
+    """
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
     from pipeplan_executor.sharding.mesh.moves import MeshAxes
 
@@ -111,4 +120,4 @@ def mesh_layers(
     }
     end = loss, fitted.targets
     given = fitted.blank, fitted.sequence, fitted.flow.tensors, strategies, axes, kept, context
-    return MeshLayers(*given, *end, fitted.sliced)
+    return MeshLayers(*given, *end, fitted.sliced, earlier)

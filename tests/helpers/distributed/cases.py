@@ -2,16 +2,18 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from helpers.distributed.models import TIED, TIED_GRAPHS, WORKLOADS, blank_model, random_cuts
-from helpers.plans import plan_for
+from helpers.distributed.models import TIED, WORKLOADS, blank_model, random_cuts
+from helpers.plans import plan_for, with_buckets
 from helpers.runnable_schedules import any_order, halved, random_in_flight, random_replicas
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
+from pipeplan.core.validate.deadlock import deadlocks
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan.schedules.placed import PlacedFamily
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,17 @@ class Case:
 def random_case(generator: random.Random, world: int, build: Callable[[], Workload]) -> Case:
     """Any cuts and replicas of a model on ``world`` ranks, in one of three kinds of order.
 
-    If layers share weights, no rank has several stages.
+    If stages share weights, those on one rank are on the same ranks.
     """
-    tied = build in (*TIED, *TIED_GRAPHS)
+    while True:
+        case = _random_case(generator, world, build)
+        if not any(deadlocks(case.plan.schedule, case.plan.pipeline.tied)):
+            return case
+
+
+def _random_case(generator: random.Random, world: int, build: Callable[[], Workload]) -> Case:
     _, names, _ = blank_model(build)
-    kind = generator.choice(("family", "in flight", "split" if tied else "any order"))
+    kind = generator.choice(("family", "in flight", "split", "any order"))
     micro_batches = generator.randint(1, 7)
     if kind == "any order":
         schedule = any_order(generator, world, min(len(names), world + 2), micro_batches)
@@ -47,18 +55,25 @@ def random_case(generator: random.Random, world: int, build: Callable[[], Worklo
 
 
 def placed_cases(generator: random.Random, world: int) -> list[Case]:
-    """Every family that places stages itself, with any model of enough layers, cuts and micro-batches."""
+    """Every family that places stages itself, with any model of enough layers, cuts, copies and micro-batches."""
     found = []
     for family in PLACED.values():
-        if family.even and world % 2:
-            continue
-        chunks = family.chunks or generator.randint(1, 3)
-        stages = len(family.placement(world, chunks))
-        build = generator.choice([build for build in WORKLOADS if len(blank_model(build)[1]) >= stages])
-        schedule = family.write(world, generator.randint(1, 2 * world + 1), chunks)
-        cuts = random_cuts(generator, len(blank_model(build)[1]), stages)
-        found.append(_case(generator, build, cuts, schedule))
+        copies = [c for c in range(1, world + 1) if world % c == 0 and not (family.even and world // c % 2)]
+        if copies:
+            found.append(_placed_case(generator, family, world, generator.choice(copies)))
     return found
+
+
+def _placed_case(generator: random.Random, family: PlacedFamily, world: int, copies: int) -> Case:
+    devices, chunks = world // copies, family.chunks or generator.randint(1, 3)
+    stages = len(family.placement(devices, chunks))
+    builds = [build for build in (*WORKLOADS, *TIED) if len(blank_model(build)[1]) >= stages]
+    while True:
+        build = generator.choice(builds)
+        schedule = family.write(devices, generator.randint(copies, 2 * world + 1), chunks, copies)
+        case = _case(generator, build, random_cuts(generator, len(blank_model(build)[1]), stages), schedule)
+        if not any(deadlocks(case.plan.schedule, case.plan.pipeline.tied)):
+            return replace(case, plan=with_buckets(case.plan, generator.randint(0, 2)))
 
 
 def _case(generator: random.Random, build: Callable[[], Workload], cuts: tuple[int, ...], schedule: Schedule) -> Case:

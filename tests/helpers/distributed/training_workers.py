@@ -37,7 +37,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.stages import messages
 from pipeplan_executor.stages.fully_sharded import local
@@ -88,6 +88,10 @@ class Case:
     """Whether teams split the last layer's output along its classes."""
     first: int = 2
     """Number of layers of the first stage, if there are several; those between it and the last one have one layer."""
+    cuts: tuple[int, ...] = ()
+    """All boundaries, where they are others."""
+    chunks: int | None = None
+    """Stages of each device, under a family that places stages itself; None for the family's own number."""
 
 
 @dataclass(frozen=True)
@@ -645,11 +649,15 @@ def layers_in(whole: nn.Module, inputs: Batch) -> Sequence[nn.Module]:
 
 def planned(case: Case) -> Plan:
     module, names, held = blank_model(case.build)
-    schedule = FAMILIES[case.schedule].write(case.replicas, case.micro_batches)
+    if case.schedule in PLACED:
+        placed = PLACED[case.schedule]
+        schedule = placed.write(len(case.replicas), case.micro_batches, case.chunks, case.replicas[0])
+    else:
+        schedule = FAMILIES[case.schedule].write(case.replicas, case.micro_batches)
     plan = plan_for(
         module,
         names,
-        (0, *range(case.first, case.first + len(case.replicas) - 1), len(names)),
+        case.cuts or (0, *range(case.first, case.first + schedule.stages - 1), len(names)),
         halved(schedule) if case.split else schedule,
         optimizer=case.optimizer,
         recompute=names if case.recompute else (),

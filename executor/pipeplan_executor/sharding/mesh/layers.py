@@ -58,6 +58,9 @@ class MeshLayers:
         Of a micro-batch, on the meta device.
     slices : SlicedFlow, optional
         How sequences are cut.
+    earlier : MeshLayers, optional
+        Those of an earlier stage of this process, which has its parameters in common with this one. All are made before
+        the first layer is wrapped.
 
     Attributes
     ----------
@@ -81,6 +84,7 @@ class MeshLayers:
         loss: Loss | None = None,
         targets: Batch = (),
         slices: SlicedFlow | None = None,
+        earlier: "MeshLayers | None" = None,
     ) -> None:
         self.shards: dict[str, ParameterShard] = {}
         self.cuts: dict[str, frozenset[int]] = {}
@@ -91,11 +95,12 @@ class MeshLayers:
         self._head, self._targets = "", targets  # the layer whose loss is split, if any is
         self._last: nn.Module | None = None
         self._summed: dict[nn.Parameter, tuple[int, ...]] = {}
-        self._sums: dict[int, frozenset[int]] = {}  # by parameter, axes along which any layer's gradients are parts
+        # by parameter, axes along which any layer's gradients are parts; its part here, and a layer that has it
+        self._sums: dict[int, frozenset[int]] = {} if earlier is None else earlier._sums
+        self._known: dict[int, tuple[ParameterShard | None, str]] = {} if earlier is None else earlier._known
         weights = named_weights(blank, sequence)
         self._programs: dict[str, Callable[..., Program]] = {}
         self._layers: dict[tuple[object, ...], MeshLayer] = {}
-        self._known: dict[int, tuple[ParameterShard | None, str]] = {}
         self._parameters = dict(blank.named_parameters(remove_duplicate=False))
         self._aliases: dict[int, list[str]] = {}
         for name, parameter in self._parameters.items():
