@@ -237,7 +237,7 @@ def disputes(numbers: Iterable[int]) -> Iterator[str]:
             prices, count = Prices(asked), asked.batch // size
             reduce = prices.reductions(groups, size, layers)
             stages = [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
-            ways, tied = prices.ways(groups, size, layers), prices.tied(layers)
+            ways, tied = prices.ways(groups, size, layers), prices.tied(groups, layers)
             faults = [*stage_faults(pipeline, stages, ways), *table_faults(chain, layers, again, stages, ways, count)]
             faults += tie_faults(asked, chain, groups, layers, stages)
             if {*map(frozenset, pipeline.tied)} != {*map(frozenset, tied)}:

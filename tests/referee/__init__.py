@@ -6,6 +6,6 @@
                       │                                       ▼
                       └──▶ costs ─▶ schedules ─▶ simulate ─▶ verdict ◀── best ◀── space
 
-No file here but `bridge.py` and `__main__.py` imports anything of the project, so that a mistake in a rule has to be
-made twice to go unnoticed. Times are integers of nanoseconds, sizes integers of bytes.
+No file here but `bridge.py`, `collectives.py`, `placed.py` and `__main__.py` imports anything of the project, so that a
+mistake in a rule has to be made twice to go unnoticed. Times are integers of nanoseconds, sizes integers of bytes.
 """

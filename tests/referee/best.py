@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from itertools import count as counter
 
-from . import bottleneck, delayed, simulate, space
+from . import bottleneck, delayed, rounds, simulate, space
 from .costs import Groups, sizes
 from .documents import Question
 from .prices import Prices
@@ -47,10 +47,11 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     ways = prices.ways(plan.groups, plan.size, plan.layers)
     if question.job["objective"] == "bottleneck":
         return bottleneck.largest_load(stages, ways, plan.replicas, micro_batches, question.batch, question.overlap)
-    tied = prices.tied(plan.layers)
-    lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group}, question.slices)
-    first = [sum(plan.replicas[:s]) for s in range(len(stages))]
-    homes = [range(a, a + r) for a, r in zip(first, plan.replicas, strict=True)]
+    tied, homes = prices.tied(plan.groups, plan.layers), space.homes(plan.groups)
+    if question.in_rounds:
+        lists = rounds.write(plan.family.name, plan.groups, micro_batches, tied)
+    else:
+        lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group}, question.slices)
     if question.job["staleness"]:
         return delayed.period(plan.family, plan.replicas, micro_batches, homes, stages, ways, question.overlap, tied)
     run = lists, homes, stages, ways, question.overlap, plan.family.lanes, tied
@@ -63,6 +64,9 @@ def complete(
     question: Question, prices: Prices, size: int, groups: Groups, layers: Layers, family: Family
 ) -> Plan | None:
     """The plan with the least recomputation with which every stage fits; None if none fits."""
+    if question.in_rounds:
+        repeated = rounds.recomputed(question, prices, size, groups, layers, family.name)
+        return None if repeated is None else Plan(size, groups, layers, family, repeated)
     again = []
     for s, k in enumerate(family.in_flight):
         chosen = prices.recomputed(groups, size, layers, s, k, family.lanes)
@@ -81,6 +85,7 @@ def floor(question: Question, prices: Prices, plan: Plan) -> int:
     if question.job["objective"] == "bottleneck":
         return 0
     halved = plan.family.halved or (not plan.family.name and {*HALVED} & {*question.job["schedules"]})
+    on: dict[object, tuple[int, int]] = {}  # of each stage's devices the way to the lowest stage, and all their work
     for s, own in enumerate(plan.layers):
         rows = {i: prices.passes_of_slices(plan.groups[s][0].kind, plan.size, i) for i in own}
         again = [rows[i][0] for i in (plan.again[s] if plan.again else ())]
@@ -89,9 +94,11 @@ def floor(question: Question, prices: Prices, plan: Plan) -> int:
         alone = sum(each[0] for row in (*work, again) for each in row)
         if halved:  # a weight gradient delays no other stage, and both parts may take less than the whole
             parts = sum(sum(map(sum, (row[0], *row[2:]))) for row in rows.values()) + sum(map(sum, again))
-            busy = parts if plan.family.halved else min(busy, parts)
+            busy = parts if plan.family.halved and not plan.family.joins else min(busy, parts)
             alone = sum(row[0][0] for row in rows.values())
-        least = max(least, way + share(len(plan.groups[s]), micro_batches) * busy)
+        first, before = on.get(plan.groups[s], (way, 0))
+        on[plan.groups[s]] = first, before + busy
+        least = max(least, first + share(len(plan.groups[s]), micro_batches) * (before + busy))
         way += alone * (not question.job["staleness"])
     return least
 
@@ -100,6 +107,9 @@ def rows(question: Question, prices: Prices, downsets: bool = False) -> Iterator
     """Every size, shape and partition, families left open."""
     for size in sizes(question):
         for groups in space.shapes(question, question.batch // size):
+            if question.in_rounds:
+                yield from (Plan(size, *plan, Family("", ())) for plan in rounds.plans(question, groups))
+                continue
             ways = unordered(question, len(groups)) if downsets else space.partitions(question, groups)
             for layers in ways:
                 yield Plan(size, groups, layers, Family("", ()))
@@ -124,9 +134,14 @@ def optimum(question: Question, prices: Prices, downsets: bool = False) -> tuple
                 best = value, plan
             continue
         seen = set()
-        for family in families(names, plan.replicas, question.batch // plan.size, objective, question.slices):
+        count = question.batch // plan.size
+        if question.in_rounds:
+            every = rounds.families(question, plan.groups, count)
+        else:
+            every = families(names, plan.replicas, count, objective, question.slices)
+        for family in every:
             whole = complete(question, prices, plan.size, plan.groups, plan.layers, family)
-            order = family.halved, family.name in ("gpipe", "terapipe"), family.lanes
+            order = family.halved, family.name in ("gpipe", "terapipe"), family.lanes, family.name * question.in_rounds
             alike = order, family.in_flight, whole.again if whole else None
             if whole is not None and alike not in seen:
                 seen.add(alike)

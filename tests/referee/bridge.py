@@ -1,6 +1,6 @@
 """Between plain documents and the planner: asks it a question and writes its answer down as plain data.
 
-This file, `collectives` and `__main__` are the only ones here that import the project.
+This file, `collectives`, `placed` and `__main__` are the only ones here that import the project.
 """
 
 import traceback

@@ -25,6 +25,7 @@ DEFAULTS: Document = {
     "recompute": "choose",
     "zero": (),
     "slices": (),
+    "chunks": (),
     "teams": (),
     "unlike_teams": False,
     "sequence_parallel": True,
@@ -107,6 +108,8 @@ class Question:
         self.batch: int = self.job["batch"]
         self.slicing: Document = model.get("slicing") or {"count": 1}
         self.slices = int(self.slicing["count"])
+        self.laid: tuple[int, bool] = self.job.get("laid") or (1, False)
+        self.in_rounds = "laid" in self.job
 
     @property
     def n(self) -> int:

@@ -73,7 +73,7 @@ def optimum(question: Question, prices: Prices) -> int | None:
 
 def _times(question: Question, prices: Prices, size: int, groups: Groups, layers: Layers) -> Iterator[int]:
     count, depth = question.batch // size, len(groups)
-    reduce, tied = prices.reductions(groups, size, layers), prices.tied(layers)
+    reduce, tied = prices.reductions(groups, size, layers), prices.tied(groups, layers)
     summed = {s for group in tied for s in group}
     ways = prices.ways(groups, size, layers)
     splittable = [_splits(prices, size, groups, layers, s) for s in range(depth)]

@@ -10,7 +10,7 @@ from . import slices
 from .buffers import Unit, with_collectives
 from .costs import ITEM, Costs, Groups, gradient_bytes, state_bytes
 from .documents import Device, Question
-from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
+from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers, waits_in_turn
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Prices:
             whole[i] - (-parameters[i] // of_weights) - (-gradients[i] // of_gradients) - (-state[i] // share)
             for i in layers[s]
         )
-        copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
+        copies = [size for tied, size in self.question.ties if _copied(tied, groups, layers, s)]
         own += sum(-(-self.question.frozen[i] // (count if level == 3 else 1)) for i in layers[s])
-        own += sum(size for tied, size in self.question.frozen_ties if _copied(tied, layers[s]))
+        own += sum(size for tied, size in self.question.frozen_ties if _copied(tied, groups, layers, s))
         own += sum(
             size + gradient_bytes(self.question, size) - (-state_bytes(self.question, size) // share) for size in copies
         )
@@ -192,7 +192,7 @@ class Prices:
         share = len(groups[s]) if question.level else 1
         update = sum(-(-table[i].update // share) for i in own)
         for tied, bytes_ in question.ties:
-            if _copied(tied, own):
+            if _copied(tied, groups, layers, s):
                 whole = question.parameters_on(kind)[tied[0]]
                 update += -(-(table[tied[0]].update * bytes_ // whole) // share)
         update += self._lost(groups, s, own) if question.job["staleness"] else 0
@@ -211,7 +211,7 @@ class Prices:
             weight_gradient=sum(table[i].weight_gradient for i in own),
             update=update,
             reduce=reduce,
-            gather=self.gather(groups, size, s, own),
+            gather=self.gather(groups, size, layers, s),
             resident=self.resident(groups, layers, s),
             held=received + sum(self.again_held(kind, size, i) if i in again else table[i].saved for i in own),
             workspace=self.workspace(table, own, again, len(groups[s])),
@@ -229,15 +229,15 @@ class Prices:
         times = [around.moves(self.question.parameters_on(kind)[i]) for i in own]
         return ways * sum(time - ceil(pace * time) for time in times)
 
-    def gather(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> int:
+    def gather(self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
         """Nanoseconds for which the first forwards wait for what other replicas have updated; copies come first."""
-        question, kind = self.question, groups[s][0].kind
+        question, kind, own = self.question, groups[s][0].kind, layers[s]
         if question.level not in (1, 2) or len(groups[s]) == 1 or question.job["objective"] == "bottleneck":
             return 0
         if question.level == 2:
             return sum(self._waits(groups, size, s, own).values())
         half = replace(ring(question, groups, (s,)), halves=1)
-        copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
+        copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, groups, layers, s)]
         pace = self._pace_at_ends(kind)
         hides = pace and not question.job["staleness"]
         hidden, parameters = (
@@ -398,7 +398,7 @@ class Prices:
         apart = [dict(own) for own in moves]
         more, joint = [0] * len(layers), [0] * len(layers)
         for tied, shared in question.ties:
-            members = [s for s, own in enumerate(layers) if set(tied) & set(own)]
+            members = _keepers(tied, groups, layers)
             if len(members) < 2:
                 continue
             time, home, whole = (
@@ -412,7 +412,17 @@ class Prices:
             for s in members:
                 joint[s] += time
                 more[s] += time if s != home else max(time - known, 0)
-        return [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) + late[s] for s in range(len(layers))]
+        found = [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) + late[s] for s in range(len(layers))]
+        if halved or len(set(groups)) == len(groups):
+            return found
+        behind = [found[s] - left(s, apart[s]) for s in range(len(layers))]
+        for device in set(groups):
+            own = [s for s, group in enumerate(groups) if group == device]
+            rows = [([apart[s][i] for i in layers[s]], [hidden[s][i] for i in layers[s]]) for s in own]
+            waits = waits_in_turn(rows, rings[own[0]].latency)
+            for s, wait in zip(own, waits, strict=True):
+                found[s] = wait + behind[s]
+        return found
 
     def hidden(self, kind: str, size: int, layer: int, halved: bool = False) -> int:
         """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed.
@@ -430,15 +440,15 @@ class Prices:
             return min(whole, row.weight_gradient)
         return whole
 
-    def tied(self, layers: Sequence[Sequence[int]]) -> list[set[int]]:
+    def tied(self, groups: Groups, layers: Sequence[Sequence[int]]) -> list[set[int]]:
         """Disjoint sets of stages whose reductions are one collective."""
-        groups: list[set[int]] = []
+        found: list[set[int]] = []
         for tied, _ in self.question.ties:
-            members = {s for s, own in enumerate(layers) if set(tied) & set(own)}
+            members = {*_keepers(tied, groups, layers)}
             if len(members) > 1:
-                meets = [group for group in groups if group & members]
-                groups = [group for group in groups if group not in meets] + [members.union(*meets)]
-        return groups
+                meets = [group for group in found if group & members]
+                found = [group for group in found if group not in meets] + [members.union(*meets)]
+        return found
 
     def ways(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[list[tuple[Way, Way]]]:
         """For each boundary and each remainder of a micro-batch's number: the way there, and the way back."""
@@ -451,7 +461,9 @@ class Prices:
         return found
 
     def way(self, source: Device, target: Device, size: int) -> Way:
-        """What so many bytes keep busy between two devices."""
+        """What so many bytes keep busy between two devices; nothing on one device."""
+        if source == target:
+            return Way(0, 0, ())
         link = self.question.link(source, target)
         if source.node == target.node:
             resources: tuple[str, ...] = (f"{source.number}>{target.number}",)
@@ -478,9 +490,18 @@ def plain_again(table: Sequence[Costs], own: Sequence[int]) -> int:
     return sum(table[i].forward for i in own)
 
 
-def _copied(tied: Sequence[int], own: Sequence[int]) -> bool:
-    """Whether a stage holds some of the layers of a tie, but not the first, whose own the weights are."""
-    return tied[0] not in own and any(i in own for i in tied)
+def _keepers(tied: Sequence[int], groups: Groups, layers: Sequence[Sequence[int]]) -> list[int]:
+    """The stages that keep the weights of a tie: of those with its layers on the same devices the first one."""
+    first: dict[object, int] = {}
+    for s, own in enumerate(layers):
+        if set(tied) & set(own):
+            first.setdefault(groups[s], s)
+    return list(first.values())
+
+
+def _copied(tied: Sequence[int], groups: Groups, layers: Sequence[Sequence[int]], s: int) -> bool:
+    """Whether a stage keeps the weights of a tie, but has not its first layer, whose own they are."""
+    return tied[0] not in layers[s] and s in _keepers(tied, groups, layers)
 
 
 def _subsets(own: Sequence[int]) -> Iterator[tuple[int, ...]]:

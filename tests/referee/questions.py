@@ -15,6 +15,7 @@ from .rarities import (
     third_kind,
     whole_weights,
 )
+from .rounds import in_rounds
 from .slices import in_slices
 from .usual import without_sizes
 
@@ -49,6 +50,9 @@ COLLECTIVES = 0.15
 
 SLICES = 0.08
 """The share of questions about token slices; of those about teams it is larger."""
+
+ROUNDS = 0.06
+"""The share of questions about several stages of a device."""
 
 FROZEN = 0.25
 """The share of questions about models with frozen weights."""
@@ -126,6 +130,8 @@ def question(seed: int, large: bool = False) -> Document:
     slices = Random(f"slices {'large' if large else 'small'} {seed}")
     if _often(slices, SLICES) or ("teams" in job and _often(slices, SLICES)):
         in_slices(slices, document)
+    if not large and _often(several := Random(f"rounds small {seed}"), ROUNDS):
+        in_rounds(several, document)
     if "any" in job.get("schedules", ()) and _often(
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3
     ):

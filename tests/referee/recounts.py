@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from . import best, bottleneck, costs, delayed, divided, simulate, space
+from . import best, bottleneck, costs, delayed, divided, rounds, simulate, space
 from .costs import Groups
 from .documents import Document, Question
 from .prices import Prices, Stage
@@ -29,12 +29,10 @@ def recount(question: Question, prices: Prices, answer: Document) -> Iterator[st
         yield f"outside what was asked: {why}"
     stages = _stages(prices, size, groups, layers, again, answer["family"] in HALVED)
     ways = prices.ways(groups, size, layers)
-    tied = prices.tied(layers)
-    if not _listed(question, answer, replicas, tied):
+    tied, homes = prices.tied(groups, layers), space.homes(groups)
+    if not _listed(question, answer, groups, tied):
         yield f"its lists are not those of a family asked for ({answer['family']})"
-    first = [sum(replicas[:s]) for s in range(len(replicas))]
-    homes = [range(a, a + r) for a, r in zip(first, replicas, strict=True)]
-    if answer["ranks"] != [device.number for own in groups for device in own]:
+    if answer["ranks"] != [device.number for own in space.distinct(groups) for device in own]:
         yield f"ranks {answer['ranks']} are not the stages' devices in order"
     lanes = 2 if answer["two_lanes"] else 1
     run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
@@ -52,13 +50,15 @@ def recount(question: Question, prices: Prices, answer: Document) -> Iterator[st
         value = bottleneck.largest_load(stages, ways, replicas, count, question.batch, question.overlap)
     if value != answer["value"]:
         yield f"the plan's value is {value}, it says {answer['value']}"
-    peaks = simulate.peaks(step, homes, stages, sum(replicas))
+    peaks = simulate.peaks(step, homes, stages, len(answer["ranks"]))
     if peaks != answer["peaks"]:
         yield f"peaks are {peaks}, it says {answer['peaks']}"
     for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
         need = stage.need(stated["in_flight"], lanes)
         if need != stated["memory"]:
             yield f"stage {s} needs {need} bytes, it says {stated['memory']}"
+        if question.in_rounds:
+            need = max(rounds.need(answer["lists"][d], stages) for d in homes[s])
         if stage.limit is not None and max(need, *(peaks[d] for d in homes[s])) > stage.limit:
             yield f"stage {s} needs {need} bytes of {stage.limit}, its devices peak at {[peaks[d] for d in homes[s]]}"
         if job["recompute"] == "none" and again[s]:
@@ -89,7 +89,7 @@ def recount_divided(question: Question, prices: Prices, answer: Document) -> Ite
     value = divided.largest_load(stages, ways, size) if bottleneck_asked else step.time
     if value != answer["value"] or step.time != answer["makespan"]:
         yield f"the divided plan's value is {value} and its step {step.time}, it says {answer['value']}"
-    if not _listed(question, answer, (1,) * len(groups), []) or size * count != question.batch:
+    if not _listed(question, answer, groups, []) or size * count != question.batch:
         yield f"its lists are not those of a family asked for ({answer['family']})"
     for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
         need = stage.need(stated["in_flight"], lanes)
@@ -98,9 +98,13 @@ def recount_divided(question: Question, prices: Prices, answer: Document) -> Ite
 
 
 def _outside(question: Question, answer: Document, size: int, groups: Groups, layers: Layers) -> str | None:
-    why = space.unasked(question, costs.sizes(question), size, groups)
+    devices = space.distinct(groups)
+    why = space.unasked(question, costs.sizes(question), size, devices)
     if why is not None:
         return why
+    if question.in_rounds:
+        known = set(rounds.plans(question, devices))
+        return None if (groups, layers) in known else f"layers {layers} on {groups} are no rounds that are allowed"
     known = best.unordered(question, len(layers)) if DOWNSETS in answer["partitions"] else ()
     if layers not in set(space.partitions(question, groups)) | set(known):
         return f"layers {layers} go against a constraint, or read from later stages"
@@ -114,13 +118,18 @@ def _stages(
     return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
 
 
-def _listed(question: Question, answer: Document, replicas: tuple[int, ...], tied: list[set[int]]) -> bool:
+def _listed(question: Question, answer: Document, groups: Groups, tied: list[set[int]]) -> bool:
     """Whether the lists are those that a family of the space writes with the counts that are stated."""
+    replicas = tuple(map(len, groups))
     if answer["family"] == "found":
         return "any" in question.job["schedules"] and len(set(replicas)) == 1
     count, objective = answer["micro_batches"], question.job["objective"]
     flight = tuple(stage["in_flight"] for stage in answer["stages"])
     names = space.family_names(question)
+    if question.in_rounds:
+        own = [each for each in rounds.families(question, groups, count) if each.name == answer["family"]]
+        lists = rounds.write(answer["family"], groups, count, tied) if own else []
+        return bool(own) and own[0].in_flight == flight and lists == answer["lists"]
     if question.job["intra_layer"]:  # lines are looked at under every family that suits the cluster
         names = (*names, *SUITED[question.overlap])
     allowed = families(names, replicas, count, objective, question.slices)

@@ -32,6 +32,43 @@ def still_to_sum(moves: list[int], hidden: list[int], latency: int) -> int:
     return max(best or 0, 0)
 
 
+def waits_in_turn(rows: Sequence[tuple[list[int], list[int]]], latency: int) -> list[int]:
+    """What is left to sum of the stages of a device, each behind those above it, from the lowest stage on.
+
+    ``rows``: for each stage what its layers take to sum, and what they hide. Stages sum in buckets as each alone does.
+    """
+    end: int | None = None
+    waited, found = 0, []
+    for k in reversed(range(len(rows))):
+        before = sum(sum(hidden) for _, hidden in rows[:k])  # the last backwards of the stages below
+        moves, hidden = rows[k]
+        for ready, time in buckets(moves, hidden, latency):
+            begin = -(ready + before) if end is None else max(end, -(ready + before))
+            end = begin + time
+        late = max(end or 0, 0)
+        found.append(late - waited)
+        waited = late
+    return found[::-1]
+
+
+def buckets(moves: list[int], hidden: list[int], latency: int) -> list[tuple[int, int]]:
+    """How long before the end of the backward each bucket is ready, and its time; that of the last layers first.
+
+    From each layer on they end as early as may be, of equally early ones with as many layers as may be in the first.
+    """
+    layers = [i for i, time in enumerate(moves) if time]
+    best: dict[int, tuple[int, list[tuple[int, int]]]] = {len(moves): (-sum(hidden) - 1, [])}
+    for k in reversed(layers):
+        ready = sum(hidden[:k])
+        for after in [*(i for i in layers if i > k), len(moves)]:
+            end, rest = best[after]
+            time = latency + sum(moves[k:after])
+            own = (max(end, -ready) if rest else -ready) + time
+            if k not in best or own <= best[k][0]:
+                best[k] = own, [*rest, (ready, time)]
+    return best[layers[0]][1] if layers else []
+
+
 def wait_for_gathers(moves: list[int], beside: list[int], latency: int) -> int:
     """How much later a forward ends that waits for each layer's parameters, for the best way to cut the layers."""
     count, best = len(moves), None
@@ -114,8 +151,12 @@ def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
     count = sum(len(groups[s]) for s in members)
     if len(own) == 1:
         return Ring(count, question.links[own.pop()])
+    there = {groups[s] for s in members}  # stages on the same devices sum one after the other
     others = Counter(
-        node for s, group in enumerate(groups) if s not in members and len(_nodes(group)) > 1 for node in _nodes(group)
+        node
+        for group in dict.fromkeys(groups)
+        if group not in there and len(_nodes(group)) > 1
+        for node in _nodes(group)
     )
     network, users = question.between(groups[s][0].kind for s in members), 1 + max(others[node] for node in own)
     if network.bandwidth is not None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from .placed import JOINING, PLACED, SPLIT
+
 Action = tuple[str, int, int]
 
 SUITED = {
@@ -23,8 +25,8 @@ WARM_UP = {"1f1b-sno": (1, 0), "1f1b-as": (1, 0), "1f1b-so": (2, 1), "fbp-as": (
 SLICED = ("1f1b-slices", "terapipe", "zb-h1-slices")
 """Families of token slices. There an action's micro-batch counts slices: m S + k is slice k of micro-batch m."""
 
-HALVED = ("zb-h1-slices",)
-"""Those whose backwards are split; they are considered where they are named."""
+HALVED = ("zb-h1-slices", *SPLIT)
+"""Families whose backwards are split; they are considered where they are named."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Family:
     def halved(self) -> bool:
         """Whether backwards are split."""
         return self.name in HALVED
+
+    @property
+    def joins(self) -> bool:
+        """Whether some are not."""
+        return self.name in JOINING
 
 
 def share(replicas: int, count: int) -> int:
@@ -92,7 +99,7 @@ def names(asked: Sequence[str], overlap: str, objective: str, slices: int = 1) -
     """The families of a job, ``any`` left out; for the bottleneck one by default, the one that holds least."""
     if slices > 1:
         return tuple(name for name in SLICED if name in asked or (not asked and name not in HALVED))
-    named = tuple(name for name in asked if name not in ("any", *SLICED))
+    named = tuple(name for name in asked if name not in ("any", *SLICED, *PLACED))
     if named:
         return named
     if objective == "bottleneck":

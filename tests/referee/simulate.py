@@ -66,9 +66,12 @@ def simulate(
     beside : bool
         Sums and gathers are in the lists, with the number of their batch, and run beside them.
     """
-    hosted = {device: s for s, own in enumerate(homes) for device in own}
+    hosted: dict[int, list[int]] = defaultdict(list)
+    for s, own in enumerate(homes):
+        for device in own:
+            hosted[device].append(s)
     gathers = [
-        [("G", s, 0) for s in [hosted.get(device)] if s is not None and stages[s].gather and order and not beside]
+        [("G", s, 0) for s in hosted[device] if stages[s].gather and order and not beside]
         for device, order in enumerate(lists)
     ]
     every = [
@@ -287,7 +290,7 @@ def peaks(step: Step, homes: Sequence[Sequence[int]], stages: Sequence[Stage], d
     base, changes = [0] * devices, [[] for _ in range(devices)]  # type: ignore[var-annotated]
     for stage, own in zip(stages, homes, strict=True):
         for device in own:
-            base[device] += stage.runtime + stage.resident
+            base[device] += stage.resident + (0 if base[device] else stage.runtime)
     for i, (device, (kind, s, _)) in enumerate(step.actions):
         if kind == "G":
             continue

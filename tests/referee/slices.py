@@ -55,7 +55,7 @@ def refusal(document: Document) -> str | None:
     named = {*job.get("schedules", ())}
     if named and not named & {*SLICED}:
         return "slices in families of whole sequences"
-    if named & {*HALVED} and (job.get("objective", "step") != "step" or _unparted(document)):
+    if named & {*HALVED} and (job.get("objective", "step") != "step" or unparted(document)):
         return "backwards in parts whose times are not known, or in a long run"
     graphs = model.get("operators") or {}
     every = [each for graph in graphs.values() for each in graph["operators"]]
@@ -81,7 +81,7 @@ def refusal(document: Document) -> str | None:
     return "slices that do not divide the tokens" if any(tokens % count for count in several) else None
 
 
-def _unparted(document: Document) -> bool:
+def unparted(document: Document) -> bool:
     """Whether the parts of some layer's backward have no times on a kind of device that is there."""
     kinds = document["cluster"]["devices"]
     return any(
@@ -337,14 +337,20 @@ def _in_halves(random: Random, document: Document) -> None:
     own, job = Random(f"halves {random.getstate()[1][:3]}"), document["job"]
     if own.random() > 0.3:
         return
-    for _, cost in _stated(document["model"]) if own.random() < 0.95 else ():
-        if cost["backward"] and not cost["input_gradient"] + cost["weight_gradient"]:
-            cost["input_gradient"] = own.randint(1, cost["backward"])
+    if own.random() < 0.95:
+        in_parts(own, document)
     if own.random() < 0.95 and job.get("objective") == "period":
         job.pop("objective")
         job.pop("staleness", None)
     whole = [name for name in job.get("schedules", ()) if name not in (*SLICED, "any")]
     job["schedules"] = own.choice(([*SLICED], ["zb-h1-slices"], [*whole, "1f1b-slices", "zb-h1-slices"]))
+
+
+def in_parts(random: Random, document: Document) -> None:
+    """Let the parts of all backwards have times."""
+    for _, cost in _stated(document["model"]):
+        if cost["backward"] and not cost["input_gradient"] + cost["weight_gradient"]:
+            cost["input_gradient"] = random.randint(1, cost["backward"])
 
 
 def _drawn(random: Random, tokens: int, weights: int, item: int) -> Document:

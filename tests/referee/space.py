@@ -18,6 +18,20 @@ Layers = tuple[tuple[int, ...], ...]
 """For each stage its layers, in the model's order."""
 
 
+def distinct(groups: Groups) -> Groups:
+    """The devices of all stages, of stages on the same ones once."""
+    return tuple(dict.fromkeys(groups))
+
+
+def homes(groups: Groups) -> list[range]:
+    """For each stage the lists of its replicas: device by device, of stages on the same devices the same."""
+    first: dict[Group, range] = {}
+    for own in groups:
+        used = sum(map(len, first))
+        first.setdefault(own, range(used, used + len(own)))
+    return [first[own] for own in groups]
+
+
 def classes(question: Question) -> list[Group]:
     """Devices of one kind whose nodes have the same link."""
     found: dict[object, list[Device]] = {}
@@ -57,8 +71,8 @@ def regular(question: Question, groups: Groups) -> bool:
 
 
 def deep_enough(question: Question, depth: int) -> bool:
-    """Whether so many stages are asked for."""
-    return not question.job["depths"] or depth in question.job["depths"]
+    """Whether so many stages are asked for; where devices have several, so many devices, which are two or more."""
+    return (not question.job["depths"] or depth in question.job["depths"]) and depth > question.in_rounds
 
 
 def _deepest(question: Question, micro_batches: int) -> int:
@@ -273,6 +287,8 @@ def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
 
 def family_names(question: Question) -> tuple[str, ...]:
     """The families that a job asks for, or those that suit the cluster."""
+    if question.in_rounds:
+        return tuple(question.job["schedules"])
     known = names(question.job["schedules"], question.overlap, question.job["objective"], question.slices)
     if question.job["staleness"]:  # these go on from batch to batch
         return tuple(name for name in known if name.startswith("1f1b"))

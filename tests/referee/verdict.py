@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from . import best, costs, orders, slices, space
+from . import best, costs, orders, rounds, slices, space
 from .best import Plan
 from .costs import ContradictionError
 from .documents import Document, Question
 from .mixes import JUDGED, Mix, Splits, mixable, mixed, mixes, on, with_kinds
+from .placed import PLACED
 from .prices import Prices
 from .recounts import DOWNSETS, recount, recount_divided
 from .teams import Teams
@@ -35,6 +36,8 @@ class Asked:
         """Whether an answer's plan is one of this question. Teams of a mix that split nothing run as single devices."""
         question, expected, meshes = self.question, dict[str, Document](), []
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
+            return False
+        if _laid(answer) != (question.laid if question.in_rounds else None):
             return False
         if len(answer["slices"]) not in ((0,) if question.slices == 1 else (question.slices,)):
             return False
@@ -83,8 +86,9 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
     late = _is_late(document, answer)  # it may be proved all the same: splits that are not known have a bound too
-    reason = slices.refusal(document) or _contradictory_wishes(document)
-    cuts = [] if reason is not None else [_Cut.of(document, answer, count) for count in slices.counts(document)]
+    reason = slices.refusal(document) or rounds.refusal(document) or _contradictory_wishes(document)
+    counts = slices.counts(document) if reason is None else ()
+    cuts = [cut for count in counts for cut in _Cut.every(document, answer, count)]
     reason = next((why for each in cuts if (why := each.refusal(late)) is not None), reason)
     if reason is not None and late and answer["outcome"] == "stopped":
         return verdict  # before it opened the teams that it would have refused
@@ -130,7 +134,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     some = fitting[0].beside or not (question.anywhere or not space.pinned(question)) or len(every_mix) > JUDGED
     _bracket(verdict, question, answer, exact, some)
     for each in every if "any" in question.job["schedules"] and "teams" in answer else ():
-        if each.level != question.level or not orders.tiny(each):
+        if each.in_rounds or each.level != question.level or not orders.tiny(each):
             continue
         least = orders.optimum(each, Prices(each))
         if least is not None and answer["bound"] > least:
@@ -151,11 +155,12 @@ class _Cut:
     teams: list[Ways]
 
     @classmethod
-    def of(cls, document: Document, answer: Document, count: int) -> "_Cut":
-        """The question, with the ways that were searched for it."""
-        own = slices.cut(document, count)
+    def every(cls, document: Document, answer: Document, count: int) -> "Iterator[_Cut]":
+        """The question, or those of several stages of a device too, with the ways that were searched for it."""
+        whole = slices.cut(document, count)
         ways = [way for way in answer.get("ways", ()) if way["slices"] == count]
-        return cls(own, answer | {"ways": ways}, [Ways(each) for each in _teams(own)])
+        for own in rounds.cuts(whole) if count == 1 else [whole]:
+            yield cls(own, answer | {"ways": ways}, [Ways(each) for each in _teams(own)])
 
     def refusal(self, late: bool) -> str | None:
         """Why it has no answer."""
@@ -165,6 +170,14 @@ class _Cut:
     def every_mix(self) -> list[Mix]:
         """All mixes of teams of unlike sizes."""
         return _every_mix(self.document, self.answer, self.teams)
+
+
+def _laid(answer: Document) -> rounds.Laid | None:
+    """How stages lie under a family that places them; None under others."""
+    if answer["family"] not in PLACED:
+        return None
+    places = [tuple(stage["devices"]) for stage in answer["stages"]]
+    return len(places) // len(set(places)), PLACED[answer["family"]][1]
 
 
 def _is_late(document: Document, answer: Document) -> bool:
@@ -242,7 +255,7 @@ def _levels(document: Document) -> dict[int, Question]:
     found = {0: Question(document, 0)}
     if job["objective"] != "bottleneck":
         found[1] = Question(document, 1)
-    for level in (2, 3):
+    for level in (2, 3) if "laid" not in document["job"] else ():
         whole = Question(document | {"job": {**document["job"], "intra_layer": False}}, level)  # none is divided
         if contradiction(whole) is None:
             found[level] = whole

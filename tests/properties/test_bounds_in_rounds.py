@@ -1,0 +1,136 @@
+"""The bounds of devices with several stages each against the simulated steps of their plans."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+
+from helpers.quick import rarely
+from pipeplan.core.errors import InputError
+from pipeplan.costs import folded, table
+from pipeplan.costs.pricing import Prices
+from pipeplan.search.evaluate import evaluate
+from pipeplan.search.space import candidates
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.partition import ChainPartition
+from referee import questions
+from referee.bridge import objects
+from referee.documents import Document
+from referee.placed import PLACED
+from referee.rounds import in_rounds
+
+MOST = 12
+"""Device groups and partitions of a question that are looked at."""
+
+
+def asked(number: int) -> Document:
+    """A random question about several stages of a device: of any families, mostly without limits."""
+    random, document = Random(f"bounds in rounds {number}"), questions.question(number)
+    in_rounds(random, document)
+    job = document["job"]
+    for name in (
+        "objective",
+        "intra_layer",
+        "staleness",
+        "slices",
+        "teams",
+        "strategy",
+        "unlike_teams",
+        "pin",
+        "depths",
+    ):
+        job.pop(name, None)
+    job["schedules"] = [random.choice([*PLACED])]
+    job["chunks"] = [PLACED[job["schedules"][0]][0] or random.choice((2, 2, 3))]
+    nodes = document["cluster"]["nodes"]
+    while sum(len(node["devices"]) for node in nodes) < random.choice((3, 4, 5, 6)):
+        random.choice(nodes)["devices"].append(dict(nodes[0]["devices"][0]))
+    job["zero"] = [random.choice((0, 1))]
+    job |= {"overlap_reduction": random.random() < 0.8}
+    if random.random() < 0.5:
+        job["replicas"] = [2]
+    return document
+
+
+def spaces_of(document: Document) -> Iterator[Space]:
+    """The spaces of several stages of a device."""
+    try:
+        every = Spaces(*objects(document))
+    except InputError:
+        return
+    for own in every.folded.values():
+        yield from own
+
+
+def plans(space: Space, random: Random) -> Iterator[tuple[Candidate, tuple[int, ...]]]:
+    """Some candidates, each with some boundaries that fit."""
+    size = random.choice(space.sizes)
+    groups = [each for each, _ in space.device_groups(size)]
+    for own in random.sample(groups, min(len(groups), MOST)):
+        for candidate in space.candidates(own, size):
+            n = candidate.chain.layers
+            cuts = list(combinations(range(1, n), candidate.depth - 1))
+            for inner in random.sample(cuts, min(len(cuts), MOST)):
+                if candidate.fits(boundaries := (0, *inner, n)):
+                    yield candidate, boundaries
+
+
+def beaten(numbers: Iterable[int]) -> Iterator[str]:
+    """Simulated steps that take less than their bound."""
+    for number in numbers:
+        random = Random(f"plans in rounds {number}")
+        for space in spaces_of(asked(number)):
+            for candidate, boundaries in plans(space, random):
+                bound = candidate.problem.evaluate(boundaries)
+                value = evaluate(space.cluster, candidate, boundaries).value
+                if value < bound:
+                    yield f"question {number}: {candidate.label}, {boundaries}: {value} below the bound {bound}"
+
+
+def ahead_of_all(candidate: Candidate, problem: ChainPartition) -> ChainPartition:
+    """As if micro-batches passed all stages of a device before the next device had one."""
+    own = {"ahead_forward": problem.forward, "ahead_backward": problem.backward}
+    return replace(problem, **own) if candidate.chain.rounds > 1 else problem
+
+
+def served_at_once(candidate: Candidate, problem: ChainPartition) -> ChainPartition:
+    """As if a device of a V were one stage of it."""
+    own = {"service_forward": problem.forward, "service_backward": problem.backward}
+    return replace(problem, **own) if candidate.chain.turns else problem
+
+
+@pytest.mark.parametrize(("wrong", "number"), [(ahead_of_all, 25), (served_at_once, 584)])
+def test_bounds_of_whole_devices_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Candidate, ChainPartition], ChainPartition], number: int
+) -> None:
+    """What a device does of all its stages is no time of each of them."""
+    problem = candidates.partition_problem
+    monkeypatch.setattr(candidates, "partition_problem", lambda own, *counts: wrong(own, problem(own, *counts)))
+    assert [*beaten([number])]
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "wrong", "number"),
+    [
+        (Prices, "reduce", lambda own, kind, ring: own._hidden(kind, own._sums(kind, ring)), 736),
+        (Prices, "_first_to_run", lambda own, kind: own.kept.parameters(kind)[None], 136),
+        (table, "least", folded.total, 16),
+    ],
+)
+def test_sums_over_rounds_where_one_counts_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any, number: int
+) -> None:
+    """Backwards of lower stages hide sums of higher ones, forwards hide later gathers; one stage holds least."""
+    monkeypatch.setattr(room, name, wrong)
+    assert [*beaten([number])]
+
+
+@pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 600))], ids=len)
+def test_no_plan_in_rounds_beats_its_bound(numbers: Iterable[int]) -> None:
+    """What the partition problem says of super layers is no more than the step of their stages, family by family."""
+    assert [*beaten(numbers)] == []
