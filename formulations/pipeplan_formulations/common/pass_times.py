@@ -5,9 +5,9 @@ that is also how long the stages behind wait for it, what it adds to a round tri
 is not where a device has several stages (*chunks*), or a micro-batch passes in *slices* of its sequence::
 
     two stages per device      device 0  ┃ 0 ┃   ┃ 2 ┃         own      stages 0 and 2
-                               device 1      ┃ 1 ┃   ┃ 3 ┃     ahead    stage 0: device 1 begins behind it
-                                                               trip     own: the micro-batch passes both stages
-                                                               service  half of own: the mean of the two stages
+                               device 1      ┃ 1 ┃   ┃ 3 ┃     ahead    the least of them: device 1 begins behind one
+                                                               trip     the same, but own on the device that serves
+                                                               service  own
 
     two slices                 device 0  ┃ 0 ┃ 1 ┃             own      both slices
                                device 1      ┃ 0 ┃ 1 ┃         ahead    slice 0: device 1 begins behind it
@@ -17,15 +17,17 @@ is not where a device has several stages (*chunks*), or a micro-batch passes in 
 So each role may have tables of its own, with ahead ≤ own and service ≤ own for every layer:
 
 - *own*: load, memory, what a device hides of its collectives, and path cuts.
-- *ahead*: p, q, H and G, and V_0 behind the last backward of stage 0. With chunks, the first of each device; with
+- *ahead*: p, q, H and G, and V_0 behind the last backward of stage 0. With chunks, the least of each device; with
   slices, the least of a layer's slices, which is the first of an attention that looks back.
-- *trip*: R. ``round_trip`` is "own" for chunks and "ahead" for slices.
+- *trip*: R. ``round_trip`` is "ahead" for slices, and for chunks in a loop; it is "own" for chunks in a V.
 - *service*: the delays e that R + e adds to a round trip.
 
 What a delay adds, T ≥ R + (own − trip)_s + (M_s − 1) x_s + E_0, holds for both; proofs are in docs/bounds/chain.md:
 
-- *Chunks*: stage c of a device serves M_s micro-batches one by one, which pass all stages, so T ≥ R + (M_s − 1) x_c for
-  each chunk c. So it does for the mean x of the chunks. Here own − trip is 0.
+- *Chunks in a loop*: before the first service of a device lies the least way there, behind the last one the least way
+  on, and all of one micro-batch's passes in the other direction. So it is as with slices.
+- *Chunks in a V*: stage c of a device serves M_s micro-batches one by one, which pass all stages, so T ≥ R + (M_s − 1)
+  x_c for each chunk c. So it does for the mean x of the chunks. Here own − trip is 0.
 - *Slices*: before the first service of stage s lies the least way there, behind the last one the least way on. Between
   them lie all slices of one micro-batch in the other direction, since a backward of slice k waits for that of slice
   k + 1. So stage s counts its own F and B, every other stage those of the least slice.

@@ -73,7 +73,7 @@ def _schedule(name: str) -> str:
 
     if name in SLICED:
         return f"{SLICED[name]} (with --slices)"
-    return FAMILIES[name].summary if name in FAMILIES else f"{PLACED[name].summary} (simulated and run, not searched)"
+    return FAMILIES[name].summary if name in FAMILIES else f"{PLACED[name].summary} (with --chunks)"
 
 
 def _balancer(name: str) -> str:

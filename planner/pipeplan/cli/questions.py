@@ -104,6 +104,11 @@ def _add_teams(parser: ArgumentParser) -> None:
         metavar="N,N",
         help="equal token slices of a sequence to consider (sequence chunks), like 1,4,16 (default: 1)",
     )
+    add(
+        "--chunks",
+        metavar="N,N",
+        help="stages of each device to consider (virtual stages; interleaved 1F1B, ZB-V, ...), like 1,2,4 (default: 1)",
+    )
     add("--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove")
     add(
         "--sequence-parallel",

@@ -124,6 +124,9 @@ class Job:
         level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 they have equally many replicas.
     slices : tuple of int
         Numbers of equal token slices of a sequence to consider (sequence chunks); empty is 1, whole sequences.
+    chunks : tuple of int
+        Numbers of stages of each device (virtual stages) to consider; empty is 1. Schedules that place several stages
+        on a device are searched then, on equal numbers of replicas and at levels 0 and 1 of ZeRO.
     teams : tuple of int
         Numbers of devices that share every layer of a stage (tensor parallelism) to consider. Empty is 1, 2, 4 and 8,
         as far as a node has room, where the operators of the model's layers are known; it is 1 for the bottleneck, in a
@@ -195,6 +198,7 @@ class Job:
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
     slices: tuple[int, ...] = ()
+    chunks: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True
@@ -252,6 +256,7 @@ class Job:
             ("depths", "depths asked for (a pipeline has at least one stage)"),
             ("replicas", "replicas asked for (a stage has at least one)"),
             ("slices", "token slices asked for (1 is whole sequences)"),
+            ("chunks", "stages of a device asked for (it has at least one)"),
             ("teams", "devices of a team asked for (a team has at least one)"),
         ):
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
@@ -281,6 +286,8 @@ class Job:
             self._check_regular()
         if max(self.slices, default=1) > 1:
             self._check_slices()
+        if max(self.chunks, default=1) > 1:
+            self._check_chunks()
         if self.intra_layer:
             self._check_divided()
         for count in self.micro_batches:
@@ -323,6 +330,22 @@ class Job:
         if min(self.zero, default=0) >= SHARDED:
             raise InputError(f"{many} are planned at levels 0 and 1 of ZeRO (zero), not {min(self.zero)}; drop one")
 
+    def _check_chunks(self) -> None:
+        """Refuse what several stages of a device exclude."""
+        many = f"{max(self.chunks)} stages of a device (chunks)"
+        if self.objective is not Objective.STEP:
+            raise InputError(
+                f"{many} are planned for the time of a step; ask for the objective 'step', not {self.objective.value!r}"
+            )
+        if 1 in self.chunks:
+            return
+        if "any" in self.schedules:
+            raise InputError(f"{many} run in the orders of families, not schedules 'any'; drop one")
+        if min(self.zero, default=0) >= SHARDED:
+            raise InputError(f"{many} are planned at levels 0 and 1 of ZeRO (zero), not {min(self.zero)}; drop one")
+        if min(self.slices, default=1) > 1:
+            raise InputError(f"{many} run whole sequences, not {min(self.slices)} token slices (slices); drop one")
+
     def _check_regular(self) -> None:
         """Require equal replicas, and refuse what contradicts regular plans."""
         self._set("equal_replicas", True)
@@ -341,6 +364,7 @@ class Job:
             (self.regular, "regular plans have whole layers"),
             (team > 1, f"teams of {team} split layers between their devices"),
             (max(self.slices, default=1) > 1, "token slices (slices) have whole layers"),
+            (max(self.chunks, default=1) > 1, "devices with several stages (chunks) have whole layers"),
         ):
             if asked:
                 raise InputError(f"{why}, and intra_layer divides them between stages; drop one")

@@ -19,6 +19,7 @@ from numbers import Integral
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_LAYERS, plain, whole
+from pipeplan.core.folding import Folding
 from pipeplan.core.layers import Layer, LayerCost, Tie, Work, blocks_of, tie_faults
 from pipeplan.core.operators import OperatorGraph, tokens_of
 from pipeplan.core.parts import each_a, mapping, printable
@@ -59,6 +60,9 @@ class Model(Tabular):
         If a sample is one token slice of a sequence (`pipeplan.costs.slices`).
     of_length : mapping of int to Model
         Where slices have unlike lengths: for each length the model whose samples are slices of so many tokens.
+    folding : Folding or None
+        If the layers are super layers of another model, ``unfolded`` (`pipeplan.costs.folded`).
+    unfolded : Model or None
 
     Raises
     ------
@@ -88,6 +92,8 @@ class Model(Tabular):
     frozen_parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     slicing: Slicing | None = None
     of_length: Mapping[int, "Model"] = field(default_factory=dict)
+    folding: Folding | None = None
+    unfolded: "Model | None" = None
     slice_profiles: tuple[SliceProfile, ...] = ()
 
     @property
@@ -99,6 +105,11 @@ class Model(Tabular):
     def slices(self) -> int:
         """Samples of a sequence: its token slices, or 1."""
         return 1 if self.slicing is None else self.slicing.count
+
+    @property
+    def rounds(self) -> int:
+        """Stages of each device: the rounds in which the layers are folded, or 1."""
+        return 1 if self.folding is None else self.folding.rounds
 
     def __post_init__(self) -> None:
         self._check_parts()

@@ -205,8 +205,10 @@ class Plan(Tabular):
 
     @property
     def shape(self) -> str:
-        """Its stages and their replicas: ``'4 stages'``, ``'1 stage of 8 replicas'``."""
-        return stages_of([stage.replicas for stage in self.stages])
+        """Its stages and their replicas: ``'4 stages of 2 replicas'``, ``'8 stages (2 on each device)'``."""
+        each = max(len(own) for own in self.pipeline.stages_on)
+        several = f" ({each} on each {'device' if self.team == 1 else 'team'})" if each > 1 else ""
+        return stages_of([stage.replicas for stage in self.stages]) + several
 
     @property
     def headline(self) -> str:

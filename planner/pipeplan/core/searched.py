@@ -83,7 +83,11 @@ UNEVEN_QUERIES = "an early and a late part of the tokens on each device (even wo
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
 UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross entropy"
 EXPERTS = "expert parallelism (the model has layers of experts: tokens sent to the devices that hold theirs)"
-INTERLEAVED = "several stages per device (interleaving)"
+INTERLEAVED = "several stages per device (--chunks 1,2,4: interleaving)"
+UNLIKE_ROUNDS = (
+    "other numbers of stages per device, other families of theirs (--schedules), stages cut unlike in each round, and "
+    "several stages per device at levels 2 and 3 of ZeRO or on unequal replicas"
+)
 NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"
 BRANCHES = "skips sent directly to the stage that reads them, branches side by side"
 ONE_MICRO_BATCH = "stages with replicas (they share the micro-batches of --batch, and there is one)"
@@ -157,6 +161,8 @@ class Searched:
     not_searched : tuple of str
     slices : tuple of int
         Numbers of token slices; empty is whole sequences only.
+    rounds : str
+        Numbers of stages of each device beside one, and the families that run them; empty if it has one.
     """
 
     micro_batch_sizes: tuple[int, ...]
@@ -178,6 +184,7 @@ class Searched:
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
     slices: tuple[int, ...] = ()
+    rounds: str = ""
 
     def as_text(self) -> str:
         """Describe the searched space in one sentence without its full stop."""
@@ -200,6 +207,7 @@ class Searched:
         if self.zero != (0,):
             reach = f" (from level 2 on: {self.sharded})" if self.sharded else ""
             parts.append(f"level{'s' * (len(self.zero) > 1)} {listed(self.zero)} of ZeRO{reach}")
+        parts += [self.rounds] * bool(self.rounds)
         parts += [self.teams] * bool(self.teams)
         if self.restrictions:
             parts.append(f"with {', '.join(self.restrictions)}")
@@ -267,7 +275,8 @@ class Searched:
         more = (OTHER_TEAMS,) * others
         if not ways or set(ways) == {1}:
             rest = rest if named else self.not_searched
-            return replace(self, teams=", ".join(left_out), not_searched=(*more, *rest))
+            unlike = (UNLIKE_TEAMS,) * bool(named)
+            return replace(self, teams=", ".join(left_out), not_searched=(*more, *unlike, *rest))
         counts = [str(count) for team, count in ways.items() if team > 1]
         split = f"{series(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {series(ways)} devices, layers split in {split} and alike in all stages"
@@ -297,6 +306,19 @@ class Searched:
         rest = tuple(unlike if sentence == SLICES else sentence for sentence in self.not_searched)
         return replace(self, slices=counts, schedules=schedules, not_searched=rest)
 
+    def with_rounds(self, families: Mapping[int, Sequence[str]], alone: bool) -> "Searched":
+        """Return the description with these families for each number of stages of a device.
+
+        ``alone``: whether devices have no other numbers of stages.
+        """
+        orders = dict.fromkeys(name for row in families.values() for name in row)
+        counts = listed([*families, *([] if alone else [1])])
+        text = f"{counts} stages on each device, as many in each of as many equal rounds, in the order of "
+        text += f"{' or '.join(orders)}, at levels 0 and 1 of ZeRO, on equal replicas"
+        rest = tuple(UNLIKE_ROUNDS if sentence == INTERLEAVED else sentence for sentence in self.not_searched)
+        schedules = tuple(dict.fromkeys((*self.schedules, *orders)))
+        return replace(self, schedules=schedules, rounds=text, not_searched=rest)
+
     def with_answer(self, depth: int, widths: Sequence[int]) -> "Searched":
         """Return the description with a plan beside those that are listed, which is the answer."""
         stages = "1 stage" if depth == 1 else f"{depth} stages"
@@ -320,6 +342,7 @@ class Searched:
             "depths": self.depths,
             "micro_batch_sizes": list(self.micro_batch_sizes),
             "slices": list(self.slices),
+            "chunks": self.rounds,
             "schedules": list(self.schedules),
             "schedules_reach": self.schedules_reach,
             "partitions": self.partitions,

@@ -6,6 +6,9 @@
     embedding  …     …           …  head          after their last backwards they sum the gradients, so that the
         ╰──────── one sum ──────────╯             copies stay equal
 
+Of several stages on the same ranks only the first one keeps the weights. The others use them there, add their gradients
+to its own and have nothing to sum.
+
 The sum is part of the stages' reductions (action R), which are one collective. They begin when the last replica of the
 last of these stages has reached them. First the copies' gradients are summed over all replicas of all these stages,
 then each stage sums the rest over its own. (The stage of the first layer mostly ends last anyway.)
@@ -33,26 +36,39 @@ def stages_holding(layers: Iterable[Hashable], stages: Sequence[Iterable[Hashabl
     return tuple(s for s, own in enumerate(stages) if not wanted.isdisjoint(own))
 
 
+def keepers(stages: Iterable[int], placement: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return those of some stages that keep what all of them hold: of several on the same ranks the first one."""
+    first: dict[tuple[int, ...], int] = {}
+    for stage in stages:
+        first.setdefault(tuple(sorted(placement[stage])), stage)
+    return tuple(first.values())
+
+
 def tied_stages(
-    ties: Iterable[Iterable[Hashable]], stages: Sequence[Iterable[Hashable]]
+    ties: Iterable[Iterable[Hashable]], stages: Sequence[Iterable[Hashable]], placement: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the groups of stages that reduce together, given the layers of each tie and of each stage."""
-    return merge_overlapping(found for found in (stages_holding(layers, stages) for layers in ties) if len(found) > 1)
+    kept = (keepers(stages_holding(layers, stages), placement) for layers in ties)
+    return merge_overlapping(found for found in kept if len(found) > 1)
 
 
 def with_reductions(schedule: Schedule, tied: Iterable[Iterable[int]]) -> Schedule:
-    """Insert a reduction before the update of every stage in ``tied`` that has none."""
-    wanted = {stage for group in tied for stage in group}
-    if not wanted:
+    """Add reductions of all stages in ``tied``, and bring those of each rank into the order of `closing`.
+
+    Reductions are sorted by the first stage of each collective, an order that all ranks share: then those of different
+    groups do not wait for each other.
+    """
+    groups = [tuple(group) for group in tied]
+    first = {stage: min(group) for group in groups for stage in group}
+    if not first:
         return schedule
-    return replace(schedule, orders=tuple(_with_reductions(order, wanted) for order in schedule.orders))
+    return replace(schedule, orders=tuple(_with_reductions(order, first) for order in schedule.orders))
 
 
-def _with_reductions(order: tuple[Action, ...], wanted: set[int]) -> tuple[Action, ...]:
-    lacking = wanted - {action.stage for action in order if action.kind is Kind.REDUCE}
-    found: list[Action] = []
-    for action in order:
-        if action.kind is Kind.UPDATE and action.stage in lacking:
-            found.append(Action(Kind.REDUCE, action.stage))
-        found.append(action)
-    return tuple(found)
+def _with_reductions(order: tuple[Action, ...], first: dict[int, int]) -> tuple[Action, ...]:
+    updates = [action for action in order if action.kind is Kind.UPDATE]
+    reducing = {action.stage for action in order if action.kind is Kind.REDUCE}
+    reducing |= {action.stage for action in updates if action.stage in first}
+    passes = [action for action in order if action.kind not in (Kind.REDUCE, Kind.UPDATE)]
+    ends = sorted(reducing, key=lambda stage: (first.get(stage, stage), stage))
+    return (*passes, *(Action(Kind.REDUCE, stage) for stage in ends), *updates)

@@ -1,8 +1,6 @@
 """The pipeline that a partition of a chain makes: times, bytes, transfers and reductions of its stages."""
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -10,10 +8,11 @@ import numpy as np
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Placement, Stage, Times, exposed
-from pipeplan.core.shared_weights import stages_holding, tied_stages
+from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.slicing import PASSES
 from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.costs.in_turn import Holders, gathered_in_turn, summed_in_turn
 from pipeplan.costs.network import together, transfers
 
 
@@ -45,22 +44,26 @@ def assemble(
     hops = [_hop(chain, cluster, s, int(chain.boundary[s, b - 1])) for s, _, b in spans[:-1]]
     homes = placement or own_ranks([len(group) for group in groups])
     stage_on = {rank: s for s, ranks in enumerate(homes) for rank in ranks}
-    held = [range(a, b) for _, a, b in spans]
-    sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
+    kept = Holders.of(chain, boundaries, homes)
+    sums = [together(cluster, groups, each.stages, each.weights.parameters) for each in kept]
+    shared = list(zip(kept, sums, strict=True))
     sizes = [tuple(None if each is None else each[s] for each in (buckets, gather_buckets)) for s, _, _ in spans]
-    stages = (
-        _stage(chain, spans[s], again[s], sums, total, most, sizes[s])
+    stages = tuple(
+        _stage(chain, spans[s], again[s], shared, total, most, sizes[s])
         for s, (total, most) in enumerate(zip(*_of_spans(chain, boundaries), strict=True))
     )
+    if placement:
+        hides = [int(chain.hides[s, a:b].sum()) for s, a, b in spans]
+        stages = gathered_in_turn(stages if chain.halves else summed_in_turn(stages, placement, hides), placement)
     return Pipeline(
-        stages=_gathered_in_turn(tuple(stages), placement),
+        stages=stages,
         placement=homes,
         transfers=tuple(onward for onward, _ in hops),
         returns=tuple(back for _, back in hops),
         overlap=chain.overlap,
         runtime=tuple(int(chain.runtime[stage_on[rank]]) for rank in range(len(stage_on))),
         limits=tuple(int(chain.limit[stage_on[rank]]) for rank in range(len(stage_on))),
-        tied=tied_stages((weights.layers for weights in chain.shared if weights.parameters), held),
+        tied=merge_overlapping(each.stages for each in kept if each.weights.parameters and len(each.stages) > 1),
         coupled=chain.zero >= SHARDED,
     )
 
@@ -68,27 +71,6 @@ def assemble(
 def own_ranks(replicas: Sequence[int]) -> Placement:
     """Ranks of stages that share none, counted up from stage 0, for the number of replicas of each."""
     return tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
-
-
-def _gathered_in_turn(stages: tuple[Stage, ...], placement: Placement) -> tuple[Stage, ...]:
-    """Let a stage's first forward wait for the gathers of all stages on its device: they run one after the other."""
-    if not placement:
-        return stages
-    on: dict[int, int] = defaultdict(int)
-    for stage, ranks in zip(stages, placement, strict=True):
-        for rank in ranks:
-            on[rank] += stage.gather
-    more = [max(on[rank] for rank in ranks) - stage.gather for stage, ranks in zip(stages, placement, strict=True)]
-    return tuple(
-        replace(
-            stage,
-            gather=stage.gather + extra,
-            gather_buckets=(*stage.gather_buckets, Bucket(0, 0, extra)) if stage.gather_buckets else (),
-        )
-        if extra
-        else stage
-        for stage, extra in zip(stages, more, strict=True)
-    )
 
 
 def _hop(chain: Chain, cluster: Cluster, link: int, size: int) -> Hop:
@@ -119,7 +101,7 @@ def _stage(
     chain: Chain,
     span: tuple[int, int, int],
     again: set[int],
-    sums: Sequence[int],
+    shared: Sequence[tuple[Holders, int]],
     totals: list[int],
     most: list[int],
     sizes: tuple[Sequence[int] | None, ...],
@@ -132,8 +114,8 @@ def _stage(
         The stage's number, a and b.
     again : set of int
         Layers that are recomputed.
-    sums : sequence of int
-        Nanoseconds of each shared weight's gradient sum.
+    shared : sequence of (Holders, int)
+        Shared weights, and the nanoseconds of each one's gradient sum.
     totals, most : list of int
         The stage's row of each list of `_of_spans`.
     sizes : (sequence of int or None, sequence of int or None)
@@ -142,10 +124,10 @@ def _stage(
     s, a, b = span
     forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
     workspace, forward_workspace = most
-    copies, passes = chain.copies(a, b), chain.passes[s]
+    copies, passes = [own.weights for own, _ in shared if own.copied(s)], chain.passes[s]
     if passes is not None:
         forward, backward = passes.of(a, b)
-    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
+    reduce, buckets = _reduction(chain, span, shared, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
     gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
     received = int(chain.received[s - 1, a - 1]) if a else 0
     input_gradient += _without_parts(chain, span)
@@ -224,7 +206,11 @@ def _gather(
 
 
 def _reduction(
-    chain: Chain, span: tuple[int, int, int], sums: Sequence[int], alone: int, sizes: Sequence[int] | None
+    chain: Chain,
+    span: tuple[int, int, int],
+    shared: Sequence[tuple[Holders, int]],
+    alone: int,
+    sizes: Sequence[int] | None,
 ) -> tuple[int, tuple[Bucket, ...]]:
     """Return what a stage still sums behind its last backward, in nanoseconds, and its buckets.
 
@@ -241,10 +227,9 @@ def _reduction(
     their part of ``alone`` were still hidden, or saved (`SharedWeights.home`); the larger of the two counts here.
     """
     s, a, b = span
-    joint = list(zip(chain.shared, sums, strict=True))
-    copied = sum(time for shared, time in joint if shared.copied(a, b))  # for copies of other stages' weights
-    left = [(shared, time) for shared, time in joint if shared.left(a, b)]  # for weights of its own that others copy
-    behind = copied + sum(int(shared.home(np.array(time))[s]) for shared, time in left)
+    copied = sum(time for own, time in shared if own.copied(s))  # for copies of other stages' weights
+    left = [(own.weights, time) for own, time in shared if own.left(s)]  # for weights of its own that others copy
+    behind = copied + sum(int(weights.home(np.array(time))[s]) for weights, time in left)
     lost = 0 if chain.staleness else int(chain.lost[s, a:b].sum())
     if not chain.overlaps or not alone:
         return alone + behind + lost, ()
@@ -257,9 +242,9 @@ def _reduction(
     buckets = of(times, None if left else sizes)  # given ones are without what other stages copy
     total = exposed(buckets) + behind
     if left:
-        for shared, _ in left:
-            first = shared.layers[0] - a
-            times[first] = max(times[first] - int(shared.reduced[s]), 0)
+        for weights, _ in left:
+            first = weights.layers[0] - a
+            times[first] = max(times[first] - int(weights.reduced[s]), 0)
         buckets = of(times, sizes)
         total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
     total += lost

@@ -22,6 +22,7 @@ from pipeplan_formulations.partition.parts import Tie, has_copy, is_home
 
 __all__ = ["UNLIMITED", "Array", "Boundaries", "Chain", "SharedWeights"]
 
+EITHER = ("least_first_part", "least_second_part")
 FIRST = ("first_forward", "first_backward", "first_input_gradient", "first_weight_gradient")
 
 Boundaries = tuple[int, ...]
@@ -121,8 +122,16 @@ class Chain(LayerTables):
         that of one.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
+    halves : bool
+        Whether backwards are split into these parts.
     first_forward, first_backward, first_input_gradient, first_weight_gradient : array
-        Times of the first slice.
+        Times of the first slice, or of one round where layers are super layers, the least.
+    least_first_part, least_second_part : array
+        The least times of both parts of backwards of which each may be joined or split.
+    rounds : int
+        Stages of each device that a row stands for, where layers are super layers.
+    turns : bool
+        Whether every second round of these passes the devices from the last one to the first.
     unlike_slices : tuple of tuple of array, optional
         For each stage those four times of each slice, shape (slices, n), where their lengths differ.
     parts, whole : array
@@ -171,7 +180,7 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
-        **dict.fromkeys(("parts", "whole", *FIRST), ("Sn",)),
+        **dict.fromkeys(("parts", "whole", *EITHER, *FIRST), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "frozen", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt", "forward_workspace"), ("Sn",)),
@@ -187,11 +196,16 @@ class Chain(LayerTables):
     input_gradient: Array
     weight_gradient: Array
     slices: int = 1
+    rounds: int = 1
+    turns: bool = False
+    halves: bool = False
     first_forward: Array = LEFT_OUT
     first_backward: Array = LEFT_OUT
     first_input_gradient: Array = LEFT_OUT
     first_weight_gradient: Array = LEFT_OUT
     unlike_slices: tuple[tuple[Array, ...], ...] | None = None
+    least_first_part: Array = LEFT_OUT
+    least_second_part: Array = LEFT_OUT
     parts: Array = LEFT_OUT
     whole: Array = LEFT_OUT
     lost: Array = LEFT_OUT
@@ -226,7 +240,8 @@ class Chain(LayerTables):
     def in_halves(self) -> "Chain":
         """The same chain for split backwards, of which the last weight gradients hide sums of gradients."""
         hidden = self.hides.any(axis=1, keepdims=True)
-        return replace(self, hides=np.where(hidden, self.first_weight_gradient, 0))
+        last = self.first_weight_gradient if self.slices > 1 else self.weight_gradient
+        return replace(self, hides=np.where(hidden, last, 0), halves=True)
 
     @cached_property
     def overlaps(self) -> bool:
@@ -262,11 +277,16 @@ class Chain(LayerTables):
         """Return the static bytes of a replica of stage s with layers a … b − 1, copies of shared weights included."""
         return int(self.resident[s, a:b].sum()) + sum(int(shared.resident[s]) for shared in self.copies(a, b))
 
+    @property
+    def passages(self) -> int:
+        """Tensors of a micro-batch that each link carries in one direction: slices, or rounds in a loop."""
+        return self.slices * (self.rounds if not self.turns else 1)
+
     def link_counts(self, micro_batches: int) -> Array:
-        """Return the micro-batches, or slices, on the busiest resource of each link in a step, shape (S − 1,)."""
+        """Return the tensors on the busiest resource of each link in a step and one direction, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // period) for m in remainders) for period, remainders in self.busiest]
         least = np.maximum(np.array(counts, np.int64), 1)  # with few micro-batches another resource is used
-        return self.slices * least
+        return self.passages * least
 
     def head(self, stages: int) -> "Chain":
         """Return the same chain on the first ``stages`` stages."""

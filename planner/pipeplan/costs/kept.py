@@ -11,6 +11,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs.chain import Array
+from pipeplan.costs.folded import total
 from pipeplan.costs.layers import gradient_bytes, item_size, optimizer_bytes
 from pipeplan.costs.sharded import Units
 
@@ -85,10 +86,12 @@ class Kept:
         return self._gradients[kind.name]
 
     def _of_each(self, kind: DeviceKind, of: Callable[[int], int]) -> Array:
-        """What belongs to the bytes of each layer's parameters; shape (n,)."""
-        sizes = self.parameters(kind).tolist()
+        """What belongs to the bytes of each layer's parameters, of super layers to each of theirs; shape (n,)."""
+        model, folding = self.model.unfolded or self.model, self.model.folding
+        sizes = model.parameters_on(kind.name)
         known = {size: of(size) for size in set(sizes)}
-        return np.array([known[size] for size in sizes], np.int64)
+        found = np.array([known[size] for size in sizes], np.int64)
+        return found if folding is None else total(folding, found)
 
     def _share(self, sizes: Array, replicas: int, least: int) -> Array:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""

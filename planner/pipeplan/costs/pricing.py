@@ -13,8 +13,8 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
-from pipeplan.costs import collectives
-from pipeplan.costs.chain import FIRST, UNLIMITED, Array, Chain, SharedWeights
+from pipeplan.costs import collectives, folded
+from pipeplan.costs.chain import EITHER, FIRST, UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import item_size, layer_costs
@@ -103,7 +103,9 @@ class Prices:
             optimizer=job.optimizer,
             state_bytes=job.state_bytes,
         )
-        return SliceCosts(given(model), ()) if model.slicing is None else slice_costs(model, kind, micro_batch, given)
+        if model.slicing is not None:
+            return slice_costs(model, kind, micro_batch, given)
+        return SliceCosts(given(model.unfolded or model), ())
 
     def _keys(self, kind: DeviceKind, micro_batch: int) -> tuple[tuple[int, int], ...]:
         """Bytes of keys and values of each layer's attention, and of their gradients, of a slice of a micro-batch."""
@@ -246,14 +248,28 @@ class Prices:
         return times if self.job.level < SHARDED else np.zeros_like(times)
 
     def reduce(self, kind: DeviceKind, ring: Collective) -> Array:
-        """Nanoseconds of the sum of each layer's gradients, without `reduce_base` and `lost`; shape (n,)."""
-        return self._hidden(kind, self._sums(kind, ring))
+        """Nanoseconds of the sum of each layer's gradients, without `reduce_base` and `lost`; shape (n,).
+
+        Of super layers, where backwards hide some, the least that is left of them: see `folded.first_to_run`.
+        """
+        if self.model.folding is None or not self._speed_at_ends(kind):
+            return self._hidden(kind, self._sums(kind, ring))
+        return self._hidden(kind, self.summing(ring).times(self._first_to_run(kind)[0]))
+
+    def _first_to_run(self, kind: DeviceKind) -> Array:
+        """Bytes of parameters of the first layer of each run of super layers; shape (rounds, n)."""
+        assert self.model.folding is not None and self.model.unfolded is not None
+        sizes = np.array(self.model.unfolded.parameters_on(kind.name), np.int64)
+        return folded.first_to_run(self.model.folding, sizes)
 
     def lost(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,).
 
         With a step of delay that is all of their time where nothing runs beside collectives.
         """
+        model, folding = self.model.unfolded, self.model.folding
+        if model is not None and folding is not None:  # rounded down for each layer
+            return folded.total(folding, Prices(model, self.cluster, self.job, self.split).lost(kind, ring))
         speed, gather = self._speed_at_ends(kind), self.gather(ring, self.kept.parameters(kind))
         sums = self._sums(kind, ring)
         if self.job.staleness and not speed:
@@ -274,10 +290,13 @@ class Prices:
         The former is without `gather_base` and `lost`. At level 2 the first forward gathers one unit ahead. What is
         exposed of that is hidden by nothing else.
         """
-        forward, parameters = self.table(kind, micro_batch).first_forward, self.kept.parameters(kind)
+        table, parameters = self.table(kind, micro_batch), self.kept.parameters(kind)
+        forward = table.first_forward if self.model.slices > 1 else table.forward
         nothing = np.zeros_like(parameters)
         speed = self._speed(kind)
         if self.job.level != SHARDED:
+            if self.model.folding is not None and speed:
+                parameters = self._first_to_run(kind).sum(axis=0)
             gather = self._hidden(kind, self.gather(ring, parameters))
             hides = speed and gather.any() and not self.job.staleness
             return gather, forward if hides else nothing
@@ -313,10 +332,10 @@ class Prices:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
         job, table = self.job, self.table(kind, micro_batch)
         if not self._speed_at_ends(kind) or job.staleness:
-            return np.zeros_like(table.first_backward)
+            return np.zeros_like(table.backward)
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
-        return table.first_backward
+        return table.first_backward if self.model.slices > 1 else table.backward
 
     def overlaps(self, kind: DeviceKind, micro_batch: int) -> bool:
         """Return True if gradients on a kind of device may be summed while the last backward runs."""
@@ -373,9 +392,12 @@ class Prices:
             micro_batch=micro_batch,
             forward=by_stage([forward for forward, _ in times]),
             backward=by_stage([backward for _, backward in times]),
-            **{name: rows(name) for name in FIRST},
+            **{name: rows(name) for name in (*EITHER, *FIRST)},
             unlike_slices=tuple(slices[number] for number in of_stage) if slices else None,
             slices=self.model.slices,
+            rounds=self.model.rounds,
+            turns=self.model.folding is not None and self.model.folding.turns,
+            halves=False,
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
             parts=rows("parts"),

@@ -7,12 +7,15 @@ from types import MappingProxyType
 
 import numpy as np
 
+from pipeplan.core.folding import Folding
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.slicing import PASSES, Shares, Slicing
-from pipeplan.costs.chain import Array
+from pipeplan.costs.chain import EITHER, Array
+from pipeplan.costs.folded import least, least_crossing, least_largest, total
 from pipeplan.costs.slices import SliceCosts
 
 TIMES = (*PASSES, "update")
+BYTES = ("saved", "output", "workspace")
 
 
 class Table:
@@ -25,7 +28,19 @@ class Table:
     of the first; all else is of one slice. Slices of unlike lengths, whose ``costs`` are those of the longest, have
     ``slices``: the times of each, an array of shape (S, n) for each of `PASSES`. ``lengths`` has the costs of each
     length.
+
+    Of super layers, for which ``costs`` are those of the unfolded model, ``first_forward`` and the like are times of
+    one round, the least.
     """
+
+    forward: Array
+    backward: Array
+    input_gradient: Array
+    weight_gradient: Array
+    update: Array
+    saved: Array
+    output: Array
+    workspace: Array
 
     def __init__(
         self,
@@ -36,19 +51,22 @@ class Table:
         keys: tuple[tuple[int, int], ...] = (),
         lengths: Mapping[int, SliceCosts] = MappingProxyType({}),
     ) -> None:
-        self.forward, self.backward, self.input_gradient, self.weight_gradient, self.update = (
-            np.array([getattr(cost, name) for cost in costs], np.int64) for name in TIMES
-        )
-        self.saved, self.output, self.workspace = (
-            np.array([getattr(cost, name) for cost in costs], np.int64) for name in ("saved", "output", "workspace")
-        )
+        for name in (*TIMES, *BYTES):
+            setattr(self, name, np.array([getattr(cost, name) for cost in costs], np.int64))
         # nanoseconds of both parts of the backward, and of backwards whose parts are not known
         self.parts = self.input_gradient + self.weight_gradient
         self.whole = np.where(self.parts == 0, self.backward, 0)
-        self.forward_workspace = self.workspace
-        self.boundary = crossing_bytes(model.layers, costs)
+        # the two parts of a backward that may be joined or split, layer by layer: the least of each, and of both
+        self.least_first_part = np.minimum(self.input_gradient, self.backward)
+        self.least_second_part = np.maximum(np.minimum(self.backward, self.parts) - self.least_first_part, 0)
+        self.boundary = crossing_bytes((model.unfolded or model).layers, costs)
         passes: list[Array] = [getattr(self, name) for name in PASSES]
         first = passes
+        if model.folding is not None:
+            first = [least(model.folding, row) for row in passes]
+            self._fold(model.folding)
+            passes = [getattr(self, name) for name in PASSES]
+        self.forward_workspace = self.workspace
         self.slices: tuple[Array, ...] | None = None
         if model.slicing is not None and lengths:
             self.slices = _of_lengths(model.slicing, lengths)
@@ -65,11 +83,20 @@ class Table:
         if again:
             self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
             self.first_backward = self.first_backward + self.first_forward
+            self.least_first_part = self.least_first_part + self.forward
             self.first_input_gradient = self.first_input_gradient + self.first_forward
             if self.slices is not None:
                 forwards, backwards, inputs, weights = self.slices
                 self.slices = forwards, backwards + forwards, inputs + forwards, weights
             self.workspace, self.saved = self.workspace + self.saved, self.output
+
+    def _fold(self, folding: Folding) -> None:
+        """Take super layers in place of layers."""
+        for name in (*TIMES, "parts", "whole", *EITHER):
+            setattr(self, name, total(folding, getattr(self, name)))
+        self.saved, self.output = least(folding, self.saved), least(folding, self.output)
+        self.workspace = least_largest(folding, self.workspace)
+        self.boundary = least_crossing(folding, self.boundary)
 
 
 def _of_slices(mean: Array, shares: Sequence[Fraction], count: int) -> tuple[Array, Array]:

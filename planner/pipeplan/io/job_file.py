@@ -72,6 +72,7 @@ class JobFile(Strict):
     zero1: bool | None = None
     """Level 0 or 1 of ZeRO, in older files; `zero` says it now."""
     slices: Items[Count] = ()
+    chunks: Items[Count] = ()
     teams: Items[Count] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True

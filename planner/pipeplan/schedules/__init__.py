@@ -33,6 +33,7 @@ __all__ = [
     "SPLIT",
     "Family",
     "PlacedFamily",
+    "families_in_rounds",
     "family",
     "first_deadlock",
     "one_forward_one_backward",
@@ -69,6 +70,16 @@ PLACED: Mapping[str, PlacedFamily] = MappingProxyType(
     {each.name: each for file in _PLACED_FILES for each in import_module(f"{__name__}.{file}").FAMILIES}
 )
 """Families that place stages themselves, by name."""
+
+
+def families_in_rounds(rounds: int, turns: bool) -> tuple[PlacedFamily, ...]:
+    """Return the families that run so many stages on each device, in a V or in a loop, as no other family does."""
+    return tuple(
+        each
+        for each in PLACED.values()
+        if each.in_rounds and each.turns is turns
+        if each.chunks == rounds or (each.chunks is None and rounds > 1)
+    )
 
 
 def family(name: str) -> Family:

@@ -41,6 +41,8 @@ class Family:
         Every replica runs all its forwards before its first backward.
     splits : bool
         Backwards are split in input and weight gradients.
+    joins : bool
+        Some of them are joined nevertheless.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Family:
     two_lanes: bool = False
     phases: bool = False
     splits: bool = False
+    joins: bool = False
 
     @property
     def alternates(self) -> bool:

@@ -41,6 +41,13 @@ def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Orde
         yield (*forwards[:warm], *pairs, *backwards[len(forwards) - warm :])
 
 
+def _held(devices: int, micro_batches: int, chunks: int) -> tuple[int, ...]:
+    """Return what each device holds: one more than it warms up with."""
+    first = rounds(devices, micro_batches)[0]
+    most = ((chunks - 1) * first + 2 * (devices - 1 - device) + 1 for device in range(devices))
+    return tuple(min(held, micro_batches * chunks) for held in most)
+
+
 def rounds(devices: int, micro_batches: int) -> tuple[int, ...]:
     """Return the number of micro-batches of each round, the larger ones first."""
     count = max(1, micro_batches // devices)
@@ -64,6 +71,7 @@ INTERLEAVED = PlacedFamily(
     loop,
     "1F1B over several stages per device, round by round; a bubble of 1 / chunks, more activations and transfers",
     chunks=None,
+    held=_held,
 )
 
 
@@ -94,6 +102,7 @@ LOOPED_BFS = PlacedFamily(
     loop,
     "all forwards chunk by chunk, then all backwards; holds every micro-batch of every chunk",
     chunks=None,
+    held=lambda devices, micro_batches, chunks: (micro_batches * chunks,) * devices,
 )
 
 

@@ -15,13 +15,18 @@ previous stage waits, and W, for which no action waits and which fills gaps.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Placement
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.family import closing
+from pipeplan.schedules.family import Family, closing, largest_share
 
 Order = tuple[Action, ...]
+
+STEADY = 4
+"""A step of this many micro-batches per device reaches the steady state of all families that state no numbers held."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,10 @@ class PlacedFamily:
         Whether backwards are split into I and W. (The stages' times must then include both.)
     even : bool
         Whether it needs an even number of devices.
+    joins : bool
+        Whether some backwards are joined although it splits others.
+    held : callable, optional
+        ``held(devices, micro_batches, chunks)`` returns `in_flight`; by default lists are written and counted.
     """
 
     name: str
@@ -53,6 +62,43 @@ class PlacedFamily:
     chunks: int | None
     splits: bool = False
     even: bool = False
+    joins: bool = False
+    held: Callable[[int, int, int], tuple[int, ...]] | None = None
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether stages pass the devices in rounds, each stage on one device of a pipeline."""
+        return self.homes is not both_ways
+
+    @property
+    def turns(self) -> bool:
+        """Whether every second round of stages goes up the devices again."""
+        return self.homes is vee
+
+    def on_devices(self, chunks: int) -> Family:
+        """Return the family whose stages are devices: all that a device runs of ``chunks`` stages is one stage to it.
+
+        Its lists are those of the stages themselves, and it counts in flight what a device holds of all its stages.
+        """
+        ways = partial(self._of_devices, chunks), partial(self._held_on, chunks)
+        return Family(self.name, *ways, frozenset(Overlap), self.summary, splits=self.splits, joins=self.joins)
+
+    def _of_devices(self, chunks: int, replicas: Sequence[int], micro_batches: int) -> Schedule:
+        return self.write(len(replicas), micro_batches, chunks, self._copies(replicas))
+
+    def _held_on(self, chunks: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+        copies, devices = self._copies(replicas), len(replicas)
+        own = {largest_share(copies, micro_batches), max(micro_batches // copies, 1)}  # a copy of fewer may hold more
+        if self.held is not None:
+            every = [self.held(devices, many, chunks) for many in own]
+        else:
+            every = [self.in_flight(devices, min(many, STEADY * devices), chunks) for many in own]
+        return tuple(map(max, zip(*every, strict=True)))
+
+    def _copies(self, replicas: Sequence[int]) -> int:
+        if len(set(replicas)) > 1:
+            raise InputError(f"{self.name} needs equally many replicas of all devices, not {tuple(replicas)}")
+        return replicas[0]
 
     def write(self, devices: int, micro_batches: int, chunks: int | None = None, copies: int = 1) -> Schedule:
         """Write the schedule with ``chunks`` stages on each device, by default the family's number or two.

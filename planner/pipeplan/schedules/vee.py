@@ -183,6 +183,7 @@ DUALPIPE_V = PlacedFamily(
     "two stages per device in a V, forwards beside backwards of the other stage; backwards split only at the ends",
     chunks=2,
     splits=True,
+    joins=True,
 )
 
 

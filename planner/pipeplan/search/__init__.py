@@ -27,7 +27,8 @@ def enumerates_groups(space: Space) -> bool:
 
     No aggregate node bounds split backwards, whose weight gradients delay no other stage.
     """
-    return _lists_shapes(space) or space.few or space.splits or space.job.order is Order.GIVEN
+    whole = space.unfolding is None
+    return _lists_shapes(space) or space.few or space.splits or space.job.order is Order.GIVEN or not whole
 
 
 def _lists_shapes(space: Space) -> bool:
@@ -38,7 +39,7 @@ def _lists_shapes(space: Space) -> bool:
 def searches_locally(space: Space) -> bool:
     """Return True if device groups are so many that plans near those found are tried as well."""
     listed = _lists_shapes(space) or space.job.order is Order.GIVEN
-    return space.job.objective.simulated and not listed and not applies(space)
+    return space.job.objective.simulated and not listed and not applies(space) and space.unfolding is None
 
 
 def root_nodes(space: Space) -> Iterator[Node]:
@@ -47,6 +48,11 @@ def root_nodes(space: Space) -> Iterator[Node]:
         from pipeplan.search.graph.node import graph_nodes  # only graphs need it
 
         yield from graph_nodes(space)
+        return
+    if space.unfolding is not None:
+        for size in space.sizes:
+            least = space.lower_bounds(size).evenly_shared(space.cluster)
+            yield RemainingGroupsNode(least, space, size, early=False)
         return
     if _lists_shapes(space):
         for size in space.sizes:

@@ -204,7 +204,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         if known is None or evaluated.value < known.value:
             self._best[evaluated.label] = evaluated
         self.improve(evaluated, evaluated.value)
-        if self.improver is not None:
+        if self.improver is not None and evaluated.candidate.laid is None:  # its moves are of stages with own devices
             self.improver.offer(evaluated)
 
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:

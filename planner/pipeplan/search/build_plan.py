@@ -1,5 +1,6 @@
 """Build a `Plan` from an evaluated candidate."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,8 +13,10 @@ from pipeplan.core.priority import with_sums_behind
 from pipeplan.core.schedule import Kind
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.core.strategies import LayerStrategies
+from pipeplan.costs.in_turn import Holders
 from pipeplan.costs.sharding.mixed import kinds_of
 from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan
 
 
@@ -26,8 +29,11 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
     chain = candidate.chain
     pipeline = evaluated.pipeline
     long_run = job.objective is Objective.PERIOD
+    recomputes = job.recompute is Recompute.FULL
     replicated = max(candidate.replicas) > 1  # else all levels of ZeRO are alike
     spans = list(enumerate(pairwise(evaluated.boundaries)))
+    again = candidate.recompute(evaluated.boundaries)
+    kept = Holders.of(chain, evaluated.boundaries, pipeline.placement)
     return Plan(
         model=model.name,
         fingerprint=model.fingerprint,
@@ -39,7 +45,10 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         state_bytes=job.state_bytes,
         gradient_bytes=job.gradient_bytes,
         slices=() if model.slicing is None else model.slicing.cut,
-        stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
+        stages=tuple(
+            _stage(candidate, pipeline.stages[s], (s, a, b), kept, range(a, b) if recomputes else again[s])
+            for s, (a, b) in spans
+        ),
         schedule=evaluated.schedule,
         ranks=evaluated.candidate.ranks,
         step_time=_alone(evaluated) if long_run else evaluated.value,
@@ -92,12 +101,13 @@ def _on_mesh(
     return replace(stage, mesh=own.sizes, links=dict(own.links)[kind], sharing=own.sharing), strategies
 
 
-def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:
-    candidate = evaluated.candidate
-    chain = candidate.chain
-    in_flight = candidate.in_flight[s]
-    again = range(a, b) if job.recompute is Recompute.FULL else candidate.problem.recompute(s, a, b) or ()
-    copies = chain.copies(a, b)
+def _stage(
+    candidate: Candidate, priced: Stage, span: tuple[int, int, int], kept: Sequence[Holders], again: Sequence[int]
+) -> PlanStage:
+    """The stage of layers a … b − 1; ``span``: its number, a and b. ``again``: the layers that it recomputes."""
+    s, a, b = span
+    chain, in_flight = candidate.chain, candidate.in_flight[s]
+    copies = [each.weights for each in kept if each.copied(s)]
     copied = sum(shared.kept for shared in copies)
     return PlanStage(
         layers=chain.names[a:b],

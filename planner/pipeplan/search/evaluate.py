@@ -22,6 +22,7 @@ from pipeplan.core.priority import Priority
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
+from pipeplan.core.validate.memory import peak_of_list
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import FAMILIES
@@ -98,14 +99,20 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
     """Return the plan of the candidate with these boundaries, which must leave no stage empty, and its value.
 
     For the bottleneck objective the value is the largest stage load.
+
+    A candidate of super layers stands for the plan of its stages.
     """
+    candidate, boundaries = candidate.unfolded(boundaries)
     return EvaluatedPlan(cluster, candidate, boundaries, _value(cluster, candidate, boundaries))
 
 
 def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
     if candidate.objective is Objective.BOTTLENECK:
         return largest_load(cluster, candidate, boundaries)
-    pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
+    again = candidate.recompute(boundaries)
+    pipeline = assemble(candidate.chain, cluster, boundaries, again, placement=candidate.placement)
+    if candidate.placement and sums_with_itself(pipeline) is not None:
+        return UNLIMITED
     long_run = candidate.objective is Objective.PERIOD
     if follows_recurrence(candidate):
         find = recurrence.period if long_run else recurrence.step_time
@@ -162,6 +169,24 @@ def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries)
         step = -(-many // candidate.replicas[s]) * (stage.total(Kind.FORWARD, Kind.BACKWARD) + waits) + stage.reduce
         value = max(value, -(-step // candidate.samples))
     return value
+
+
+def sums_with_itself(pipeline: Pipeline) -> tuple[int, ...] | None:
+    """Return stages whose sums are one collective although some are on the same ranks, which cannot run it; or None.
+
+    Weights that stages on the same ranks share are kept once; but other stages may share some with each of these.
+    """
+    homes = pipeline.placement
+    return next((own for own in pipeline.tied if len({homes[stage] for stage in own}) < len(own)), None)
+
+
+def overfull(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]]:
+    """Yield each rank that does not hold all its stages at once, the bytes that it needs by its list, and its limit."""
+    pipeline, schedule = evaluated.pipeline, evaluated.schedule
+    for rank, (order, limit) in enumerate(zip(schedule.orders, pipeline.limits, strict=True)):
+        needed = peak_of_list(order, rank, pipeline, schedule.two_lanes)
+        if needed > limit:
+            yield rank, needed, limit
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:

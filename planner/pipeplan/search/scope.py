@@ -50,7 +50,7 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         opened=opened,
         recompute=job.recompute.value,
         order=job.order.value,
-        depths=listed(scope.depths),
+        depths=listed([depth * space.model.rounds for depth in scope.depths]),
         widths=listed(scope.widths),
         partitions=sentences.DOWNSETS if scope.graph else sentences.CONTIGUOUS,
         in_flight=scope.in_flight,
@@ -68,6 +68,8 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         families = [name for name in SLICED if name in (spaces.job.schedules or JOINED)]
         halves = "" if set(families) & set(SPLIT) else f"--schedules {','.join((*JOINED, *SPLIT))}"
         found = found.with_slices(spaces.job.slices, families, halves)
+    if spaces.rounds:
+        found = found.with_rounds(spaces.rounds, alone=space.unfolding is not None)
     orders = space.any_order or any(family.two_lanes for family in space.families)
     return with_teams(found.at_levels(spaces.levels, bool(spaces.model.ties), orders), spaces, cutoff)
 

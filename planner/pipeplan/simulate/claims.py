@@ -11,7 +11,7 @@
 `validate_plan` checks that a plan belongs to a model and a cluster.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
@@ -193,11 +193,20 @@ def _lists(plan: Plan) -> Iterator[str]:
 
 
 def _buckets(plan: Plan) -> Iterator[str]:
-    """Yield contradictions between a stage's buckets, its layers, its reduction and its gather."""
-    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+    """Yield contradictions between a stage's buckets, its layers, its reduction and its gather.
+
+    Joined backwards hide sums of all stages on their ranks, which take turns. Split ones hide their own stage's.
+    """
+    split = any(action.kind is Kind.WEIGHT_GRADIENT for action in plan.schedule.actions())
+    hiding: dict[tuple[int, ...], int] = defaultdict(int)
+    for number in range(len(plan.stages)):
+        stage, priced, ranks = plan.stages[number], plan.pipeline.stages[number], plan.pipeline.placement[number]
         last_backward = max(priced.duration(Kind.BACKWARD), priced.duration(Kind.WEIGHT_GRADIENT))
+        hiding[ranks] = last_backward + (0 if split else hiding[ranks])
+        later = zip(plan.pipeline.stages[number + 1 :], plan.pipeline.placement[number + 1 :], strict=True)
+        waited = 0 if split else sum(own.reduce for own, on in later if on == ranks)
         what = f"sums of stage {number}", "summed", "behind its last backward", "reduction"
-        yield from _exposed(*what, stage, priced.buckets, last_backward, priced.reduce)
+        yield from _exposed(*what, stage, priced.buckets, hiding[ranks] + waited, priced.reduce)
         if priced.gather and (stage.replicas == 1 or not plan.zero):
             yield f"stage {number} gathers, although its replicas share out nothing"
         what = f"gathers of stage {number}", "needed", "before its first forward", "gather"
@@ -213,7 +222,7 @@ def _exposed(
     layers = sum(bucket.layers for bucket in buckets)
     if layers and layers != len(stage.layers):
         yield f"the {what} have buckets of {layers} layers; it has {len(stage.layers)}"
-    if any(a.ready < b.ready for a, b in pairwise(buckets)):
+    if any(a.ready < b.ready for a, b in pairwise(buckets)) or buckets[-1].ready < 0:
         yield f"the {what} have a bucket that is {done} out of turn"
     if buckets[0].ready > most:
         yield f"the {what} have a bucket that is {done} {buckets[0].ready} ns from the end of a pass of {most} ns"

@@ -365,8 +365,9 @@ class Solving:
         model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
         bound = self.search.bound if space is None else 0  # which says that nothing is proved
         space = space or self.spaces.of(chosen.candidate)
-        plan = build_plan(space.model, space.cluster, job, chosen, bound)
-        validate_plan(plan, space.model, space.cluster)
+        own = space.model.unfolded or space.model
+        plan = build_plan(own, space.cluster, job, chosen, bound)
+        validate_plan(plan, own, space.cluster)
         return replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
 
 
@@ -379,6 +380,7 @@ def _with_delay(spaces: Spaces, job: Job) -> int | None:
 def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan, cutoff: int | None) -> Searched:
     """What was searched, and the chosen plan beside it if no listed one has its stages and devices."""
     found, candidate = searched(spaces, opened, cutoff), chosen.candidate
-    if isinstance(candidate.chain.split, Mix) or lists(spaces.of(candidate), candidate.chain.groups):
+    listed = isinstance(candidate.chain.split, Mix) or candidate.laid is not None
+    if listed or lists(spaces.of(candidate), candidate.chain.groups):
         return found
     return found.with_answer(candidate.chain.stages, candidate.chain.replicas)

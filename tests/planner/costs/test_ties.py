@@ -19,15 +19,17 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Tie
 from pipeplan.core.pipeline import layer_counts
-from pipeplan.core.schedule import Schedule
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.shared_weights import merge_overlapping, tied_stages, with_reductions
 from pipeplan.core.validate import validate_plan, validate_schedule
+from pipeplan.core.validate.deadlock import deadlocks
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.collectives import Ring, alone
 from pipeplan.costs.network import least_together, together
 from pipeplan.costs.pricing import price
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.io.text import yaml_text
+from pipeplan.schedules import PLACED
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.layouts import layouts
 from pipeplan.search.result import as_json
@@ -89,12 +91,15 @@ def test_a_file_without_ties_is_a_model_without_ties() -> None:
 
 
 def test_stages_that_share_are_grouped() -> None:
-    """Groups that have a stage in common are one; layers on one stage tie nothing."""
+    """Groups that have a stage in common are one; layers on one stage, or on the same ranks, tie nothing."""
     assert merge_overlapping([(3, 1), (0, 2), (2, 5)]) == ((0, 2, 5), (1, 3))
     stages = [("a", "b"), ("c",), ("d", "e")]
-    assert tied_stages([("a", "b"), ("b", "d")], stages) == ((0, 2),)
-    assert tied_stages([("a", "d"), ("c", "e")], stages) == ((0, 1, 2),)
-    assert tied_stages([("d", "e")], stages) == ()
+    apart, turned = ((0, 1), (2, 3), (4, 5)), ((0, 1), (2, 3), (1, 0))
+    assert tied_stages([("a", "b"), ("b", "d")], stages, apart) == ((0, 2),)
+    assert tied_stages([("a", "d"), ("c", "e")], stages, apart) == ((0, 1, 2),)
+    assert tied_stages([("d", "e")], stages, apart) == ()
+    assert tied_stages([("b", "d")], stages, turned) == ()
+    assert tied_stages([("a", "c", "e")], stages, turned) == ((0, 1),)
 
 
 def test_reductions_are_added_once() -> None:
@@ -103,6 +108,16 @@ def test_reductions_are_added_once() -> None:
     assert with_reductions(schedule, ((0, 3),)).as_text()[0] == "0F0 0B0 0R 0U"
     assert with_reductions(schedule, ((0, 2),)).as_text()[2:] == ("1F0 1B0 1U", "2F0 2B0 2R 2U")
     assert with_reductions(schedule, ()) is schedule
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_two_ties_over_the_same_devices_do_not_wait_for_each_other(copies: int) -> None:
+    """Devices 0 and 3 of a loop have stages 0, 4 and 3, 7; weights of 0 and 7, and of 3 and 4, are summed together."""
+    tied = ((0, 7), (3, 4))
+    schedule = with_reductions(PLACED["interleaved"].write(4, 6, 2, copies), tied)
+    assert not [*deadlocks(schedule, tied)]
+    *_, last = schedule.orders
+    assert [str(a) for a in last if a.kind is Kind.REDUCE] == ["7R", "3R"]
 
 
 def test_what_a_split_tie_costs() -> None:

@@ -30,6 +30,25 @@ def test_families_survive_the_way_there_and_back(family: str, tmp_path: Path) ->
         assert list(read) == compute + [Action(Kind.UPDATE, stage) for stage in stages]
 
 
+@pytest.mark.parametrize("family", ["1f1b-sno", *PLACED])
+def test_one_of_equal_copies_is_written(family: str) -> None:
+    """Copies of a pipeline with as many micro-batches each are one file; unequal ones, or both ways, are none."""
+    placed = PLACED.get(family)
+
+    def written(copies: int, micro_batches: int) -> Schedule:
+        if placed is None:
+            return FAMILIES[family].write((copies,) * 4, micro_batches)
+        return placed.write(4, micro_batches, copies=copies)
+
+    if family == "chimera":
+        with pytest.raises(InputError, match="in no equal copies"):
+            torch_csv_text(written(1, 4))
+        return
+    assert torch_csv_text(written(3, 15)) == torch_csv_text(written(1, 5))
+    with pytest.raises(InputError, match="stage 0 runs on 3"):
+        torch_csv_text(written(3, 14))
+
+
 actions = st.builds(
     Action,
     st.sampled_from([kind for kind in Kind if kind.per_micro_batch]),

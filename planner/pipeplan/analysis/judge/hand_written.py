@@ -208,12 +208,14 @@ class HandWritten:
         )
 
     def compared(self, job: Job, usual: tuple[int, ...]) -> Job:
-        """The job of the proved plan: where it names no slices, or sizes of teams, also those of this plan.
+        """The job of the proved plan: where it names no slices, chunks, or sizes of teams, also those of this plan.
 
         ``usual``: the sizes that are searched then.
         """
         if self.token_slices > 1 and not job.slices:
             job = replace(job, slices=(1, self.token_slices))
+        if self.placed and not job.chunks and not job.schedules and job.objective is Objective.STEP:
+            job = replace(job, chunks=(1, self.chunks or PLACED[self.schedule].chunks or 2))
         sizes = {1, *usual, *self.team}
         if job.teams or set(self.team) == {1} or job.intra_layer or not job.objective.simulated:
             return job

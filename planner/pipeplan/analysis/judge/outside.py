@@ -13,7 +13,7 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.core.job import SHARDED, Job, Recompute
 from pipeplan.core.plan import Plan
 from pipeplan.core.wording import counted
-from pipeplan.schedules import Family
+from pipeplan.schedules import PLACED, Family
 from pipeplan.schedules.family import FOUND
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph.reach import applies
@@ -23,7 +23,7 @@ from pipeplan.search.space.device_groups import Mode, Modes, arrange, placements
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 
-PLAN = ("micro_batches", "schedules", "depths", "replicas", "equal_replicas", "regular", "recompute", "zero")
+PLAN = ("micro_batches", "schedules", "chunks", "depths", "replicas", "equal_replicas", "regular", "recompute", "zero")
 """Fields of the asked job that say which plans are compared; the others hold for the hand-written plan too."""
 
 LEFT_OUT = "the search leaves its way to split layers out, for others that are as good, faster or keep fewer bytes"
@@ -36,9 +36,6 @@ def outside(found: Priced, written: HandWritten, asked: Job) -> str:
         return teams or LEFT_OUT
     if written.token_slices not in (asked.slices or (1,)):
         return f"it has {written.token_slices} token slices, asked for are {', '.join(map(str, asked.slices or (1,)))}"
-    candidate = found.evaluated.candidate
-    if candidate.crowded is not None:  # before its schedule, which no space has either
-        return candidate.crowded
     own = found.setting.space
     job = replace(own.job, **{name: getattr(asked, name) for name in PLAN})
     spaces = Spaces(own.model, own.cluster, job, own.split)
@@ -61,6 +58,8 @@ def _unlike(spaces: Spaces, found: Priced, written: HandWritten) -> str | None:
     """What of the plan no plan of the spaces has."""
     candidate, boundaries = found.evaluated.candidate, found.evaluated.boundaries
     space = spaces.of(candidate)
+    if space.unfolding is not None:
+        return _recomputed(space.job, found.plan) or space.unasked(candidate, boundaries) or _placed(space, candidate)
     as_searched = _as_searched(space, candidate, written)
     if as_searched is None:
         return _schedule(space, candidate, written)
@@ -94,13 +93,13 @@ def _as_good(candidate: Candidate, family: Family, job: Job) -> bool:
 
 def _schedule(space: Space, candidate: Candidate, written: HandWritten) -> str:
     """Why the space has no such schedule, and the option with which it has."""
-    searched = ", ".join(space.schedules)
-    if not written.placed and not written.is_found:
-        name = candidate.family.name
-        return f"its schedule is {name}, searched are {searched} (--schedules {name} searches it)"
+    searched, name = ", ".join(space.schedules), candidate.family.name
+    if not written.is_found:
+        chunks = f" --chunks {candidate.chunks}" if candidate.chunks > 1 else ""
+        splits = ", which splits backwards" * (name in PLACED and PLACED[name].splits)
+        return f"its schedule is {name}{splits}; searched are {searched} (--schedules {name}{chunks} searches it)"
     ask = " (--schedules any searches such orders)" if space.job.level < SHARDED else ""
-    name = candidate.family.name
-    what = "its order is no family's" if name == FOUND else f"schedule {name} splits backwards"
+    what = "its order is no family's" if name == FOUND else f"its schedule is {name}"
     return f"{what}, searched are {searched}{ask}"
 
 
@@ -119,7 +118,7 @@ def _placed(space: Space, candidate: Candidate) -> str:
     """Why the search has no stages of so many replicas, or not on such devices of the nodes."""
     if applies(space):
         return ""
-    groups = candidate.chain.groups
+    groups = candidate.chain.groups[: candidate.depth // candidate.chunks]
     class_of = {device.index: number for number, each in enumerate(space.classes) for device in each.devices}
     for s, group in enumerate(groups):
         if len({class_of[device.index] for device in group}) > 1:

@@ -11,12 +11,11 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.splits import CONTEXT, SEQUENCE
-from pipeplan.core.validate.memory import peak_of_list
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import PLACED
 from pipeplan.schedules.family import family_of
 from pipeplan.search.build_plan import build_plan, shared_out
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overfull
 from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan
@@ -117,11 +116,8 @@ def _overflows(plan: Plan, limits: tuple[int | None, ...]) -> Iterator[Overflow]
 
 def _overfull(plan: Plan, evaluated: EvaluatedPlan) -> Iterator[Overflow]:
     """Yield the devices that do not hold all their stages at once, by their lists."""
-    pipeline, schedule = evaluated.pipeline, evaluated.schedule
-    for rank, (order, limit) in enumerate(zip(schedule.orders, pipeline.limits, strict=True)):
-        needed = peak_of_list(order, rank, pipeline, schedule.two_lanes)
-        if needed > limit:
-            yield Overflow(pipeline.stages_on[rank], (plan.ranks[rank],), needed, limit, plan.letter)
+    for rank, needed, limit in overfull(evaluated):
+        yield Overflow(evaluated.pipeline.stages_on[rank], (plan.ranks[rank],), needed, limit, plan.letter)
 
 
 def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
@@ -130,5 +126,7 @@ def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, writ
     copies = written.replicas[0]
     devices = (1 + max(number for ranks in homes for number in ranks)) // copies
     family = family_of(own.write(devices, written.micro_batches, written.chunks, copies), own.summary)
-    found = EvaluatedPlan(setting.space.cluster, replace(candidate, family=family, placement=homes), boundaries, 0)
+    chain = candidate.chain.in_halves if own.splits else candidate.chain
+    placed = replace(candidate, chain=chain, family=family, placement=homes)
+    found = EvaluatedPlan(setting.space.cluster, placed, boundaries, 0)
     return replace(found, value=makespan(found.schedule, found.pipeline))

@@ -188,8 +188,9 @@ def _ranks(plan: Plan) -> Iterator[str]:
 
 
 def _tied(plan: Plan, model: Model) -> Iterator[str]:
-    """Yield a fault unless exactly the stages that share weights sum their gradients."""
-    wanted = tied_stages((tie.layers for tie in model.trained_ties), [stage.layers for stage in plan.stages])
+    """Yield a fault unless exactly the stages that share weights, on unlike ranks, sum their gradients."""
+    spans = [stage.layers for stage in plan.stages]
+    wanted = tied_stages((tie.layers for tie in model.trained_ties), spans, plan.pipeline.placement)
     if plan.pipeline.tied != wanted:
         yield (
             f"stages {_listed(plan.pipeline.tied)} sum the gradients of shared weights; by the model's ties these are "

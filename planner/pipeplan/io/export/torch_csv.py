@@ -8,8 +8,9 @@
 This is the compute-only form, for torch's runtime that adds the transfers itself (``_PipelineScheduleRuntime``). By
 default torch dumps transfers and sharding steps too (``0SEND_F0``, ``0UNSHARD``); we skip them, as simulator and
 executor make their own. The reduction and the update of a stage are not part of the compute-only form: torch runs them
-after the step. Replicas are not part of it either: a stage belongs to one rank, and torch's data parallelism wraps
-copies of the whole pipeline, which is a different plan from stages of unequal widths.
+after the step. Replicas are not part of it either: a stage belongs to one rank. Torch's data parallelism wraps copies
+of the whole pipeline, each with micro-batches of its own, so of equal copies the file has one. Stages of unequal widths
+are a different plan.
 """
 
 import csv
@@ -29,12 +30,13 @@ _NOT_COMPUTE = re.compile(r"\d+(SEND|RECV)_[FB]\d+|\d+(UNSHARD|RESHARD|REDUCE_GR
 
 
 def write_torch_csv(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule atomically, without reductions and updates.
+    """Write a schedule atomically, without reductions and updates; of equal copies of a pipeline one.
 
     Raises
     ------
     InputError
-        If the schedule replicates a stage or cuts micro-batches into token slices, which the format cannot express.
+        If the schedule replicates stages otherwise or cuts micro-batches into token slices, which the format cannot
+        express.
     """
     write_whole(Path(path), torch_csv_text(schedule))
 
@@ -44,17 +46,36 @@ def torch_csv_text(schedule: Schedule) -> str:
     sliced = next((action for action in schedule.actions() if action.slice), None)
     if sliced is not None:
         raise InputError(f"torch's schedule files do not support token slices, and this schedule has {sliced}")
-    for stage, homes in enumerate(schedule.homes):
-        if len(homes) > 1:
-            raise InputError(
-                f"torch's schedule files give every stage to one rank, and stage {stage} runs on {len(homes)} "
-                f"(ranks {', '.join(map(str, homes))}); solve with replicas of 1, or keep the plan file, which says it"
-            )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for order in schedule.orders:
-        writer.writerow([str(action) for action in order if action.kind.per_micro_batch])
+    for order in _of_one_copy(schedule):
+        writer.writerow(map(str, order))
     return text.getvalue()
+
+
+def _of_one_copy(schedule: Schedule) -> list[list[Action]]:
+    """Return the forwards and backwards of each rank of one pipeline, of which the schedule has equal copies."""
+    passes = [[action for action in order if action.kind.per_micro_batch] for order in schedule.orders]
+    copies = max(map(len, schedule.homes), default=1)
+    if copies == 1:
+        return passes
+    of = [{action.micro_batch % copies for action in order} for order in passes]
+    every = [
+        [
+            [a._replace(micro_batch=a.micro_batch // copies) for a in row]
+            for row, own in zip(passes, of, strict=True)
+            if own == {copy}
+        ]
+        for copy in range(copies)
+    ]
+    if all(len(own) == 1 for own in of) and all(copy == every[0] for copy in every):
+        return every[0]
+    stage, homes = next((stage, homes) for stage, homes in enumerate(schedule.homes) if len(homes) > 1)
+    raise InputError(
+        f"torch's schedule files give every stage to one rank, and stage {stage} runs on {len(homes)} (ranks "
+        f"{', '.join(map(str, homes))}), in no equal copies of the whole pipeline; solve with replicas of 1, or with "
+        "equally many of all stages (--regular) that share out the micro-batches equally, or keep the plan file"
+    )
 
 
 def read_torch_csv(path: str | Path, family: str = "torch-csv") -> Schedule:

@@ -146,6 +146,7 @@ class RemainingGroupsNode(Node):
     bound: int
     space: Space
     size: int
+    early: bool = True
     _pending: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
 
     @property
@@ -155,8 +156,8 @@ class RemainingGroupsNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Early until there is a first plan."""
-        return Turn.UNTIL_A_PLAN
+        """Early until there is a first plan, unless other nodes find one sooner."""
+        return Turn.UNTIL_A_PLAN if self.early else Turn.BY_BOUND
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Enumerate another lot, unless the time is over."""
@@ -166,7 +167,7 @@ class RemainingGroupsNode(Node):
         lot = sorted(islice(self._pending, LOT), key=lambda entry: entry[1])
         nodes: list[Node] = []
         for number, (groups, bound) in enumerate(lot):
-            kind = EarlyDeviceGroups if number < FIRST_OF_LOT else DeviceGroupsNode
+            kind = EarlyDeviceGroups if self.early and number < FIRST_OF_LOT else DeviceGroupsNode
             nodes.append(kind(max(bound, self.bound), self.space, groups, self.size))
         return Step.split([*nodes, self] if len(lot) == LOT else nodes)
 

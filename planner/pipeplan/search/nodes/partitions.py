@@ -59,6 +59,8 @@ class PartitionsNode(Node):
         if not len(low):
             return Step.nothing()
         index = int(low.argmin())
+        if low[index] >= NEVER:
+            return Step.nothing()
         before, self.bound = self.bound, max(self.bound, int(low[index]))
         if self.bound > before and not search.fathoms(self.bound):  # other nodes may come first
             return Step.split([self])
@@ -69,9 +71,11 @@ class PartitionsNode(Node):
         if self.candidate.cut_by_paths:
             self._every.add(critical(search, self.candidate, boundaries, find_path_cut))
         self.simulated += 1
-        # Its value, if its recomputation is the least: else its bound stays and counts as unexamined.
+        # Its value, if its recomputation is the least: else its bound stays and counts as unexamined. What fits on
+        # devices with several stages is known once these are priced.
         exact = recomputes_least(self.candidate, boundaries)
-        self._every.low[index] = max(evaluated.value, left) if exact else NEVER
+        fits = self.candidate.unfolding is None or search.outside(evaluated) is None
+        self._every.low[index] = max(evaluated.value, left) if exact and fits else NEVER
         self.bound = max(self.bound, int(self._every.low.min()))
         return Step.split([self]) if exact else Step.leave(left, [self])
 

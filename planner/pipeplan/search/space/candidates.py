@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.collector import without_collector
+from pipeplan.core.folding import Folding
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline, Placement
 from pipeplan.core.schedule import Schedule
@@ -16,10 +17,21 @@ from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.wording import counted, in_a_row, stages_of, team_suffix, zero_suffix
 from pipeplan.costs.assembly import assemble, own_ranks
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
-from pipeplan.schedules import Family
-from pipeplan.search.space.constraints import Mask
+from pipeplan.costs.pricing import Prices
+from pipeplan.schedules import PLACED, Family
+from pipeplan.schedules.family import family_of
+from pipeplan.search.space.constraints import Constraints, Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
 from pipeplan_formulations.partition import ChainPartition, LinkResource
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """What a candidate of super layers stands for: the folding, and prices and constraints of its layers."""
+
+    folding: Folding
+    prices: Prices
+    constraints: Constraints
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,10 @@ class Candidate:
         What slow pairs of replicas add to the warm-up bound of each stage, where micro-batches are run in order.
     placement : tuple of tuple of int, optional
         The ranks of each stage, of which several stages may share some; by default each stage has ranks of its own.
+    unfolding : Unfolding or None
+        Where stages are devices that run several stages each, of super layers.
+    again : tuple of tuple of int, optional
+        The layers that each stage recomputes, where they are chosen for all stages of a device together.
     """
 
     chain: Chain
@@ -56,6 +72,8 @@ class Candidate:
     resources: tuple[LinkResource, ...] = ()
     slower_pairs: Array | None = None
     placement: Placement = ()
+    unfolding: Unfolding | None = None
+    again: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def depth(self) -> int:
@@ -79,10 +97,17 @@ class Candidate:
         return tuple(device[rank] for rank in range(len(device)))
 
     @property
-    def crowded(self) -> str | None:
-        """Message that a device has several stages, which no search has so far; None if each has one."""
-        most = max(Counter(rank for ranks in self.placement for rank in ranks).values(), default=1)
-        return f"a device has {most} stages, and in those that are searched it has one" if most > 1 else None
+    def chunks(self) -> int:
+        """Stages of each device."""
+        return max(Counter(rank for ranks in self.placement for rank in ranks).values(), default=1)
+
+    @property
+    def laid(self) -> tuple[int, bool] | None:
+        """Stages of each device, and whether they turn, under a family that places stages itself; None elsewhere."""
+        if self.unfolding is not None:
+            return self.unfolding.folding.rounds, self.unfolding.folding.turns
+        name = self.family.name
+        return (self.chunks, PLACED[name].turns) if name in PLACED else None
 
     @property
     def label(self) -> str:
@@ -93,7 +118,8 @@ class Candidate:
         sizes = [group[0].kind.team for group in self.chain.groups]
         teams = team_suffix(sizes, split.parallelism if split else (), mesh=split.mesh if split else ())
         cut = f" in {self.chain.slices} slices" if self.chain.slices > 1 else ""
-        return f"{stages_of(self.replicas)}, {many} of {self.chain.micro_batch}{cut}{level}{teams}, {self._order}"
+        each = f" ({self.chunks} on each {'team' if max(sizes) > 1 else 'device'})" if self.chunks > 1 else ""
+        return f"{stages_of(self.replicas)}{each}, {many} of {self.chain.micro_batch}{cut}{level}{teams}, {self._order}"
 
     @property
     def _order(self) -> str:
@@ -123,9 +149,11 @@ class Candidate:
     def cut_by_paths(self) -> bool:
         """Whether critical paths are inequalities of the problem.
 
-        Those of slices are not, whose actions differ in length, and of runs through batches, which are no steps.
+        Those of slices are not, whose actions differ in length, nor those of devices with several stages, or of runs
+        through batches, which are no steps.
         """
-        return self.objective.simulated and self.chain.slices == 1 and not self.chain.staleness
+        whole = self.chain.slices == 1 and self.unfolding is None
+        return self.objective.simulated and whole and not self.chain.staleness
 
     @cached_property
     def lower_bound(self) -> int:
@@ -186,8 +214,31 @@ class Candidate:
 
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
         """For each stage the layers to recompute in the backward so that it fits in memory, in the least time."""
+        if self.again is not None:
+            return self.again
         spans = enumerate(pairwise(boundaries))
         return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
+
+    def unfolded(self, boundaries: Boundaries) -> "tuple[Candidate, Boundaries]":
+        """Return the candidate of the stages themselves, and their boundaries: this one if a device has one stage."""
+        if self.unfolding is None:
+            return self, boundaries
+        folding, ranks = self.unfolding.folding, own_ranks(self.replicas)
+        repeated = [self.problem.recompute(d, a, b) or () for d, (a, b) in enumerate(pairwise(boundaries))]
+        homes = [(round_, d) for round_ in range(folding.rounds) for d in folding.in_turn(range(self.depth), round_)]
+        groups = tuple(self.chain.groups[device] for _, device in homes)
+        chain = self.unfolding.prices.chain(groups, self.chain.micro_batch)
+        found = replace(
+            self,
+            chain=chain.in_halves if self.family.splits else chain,
+            family=family_of(self.family.write(self.replicas, self.micro_batches), self.family.summary),
+            cuts=self.unfolding.constraints.cuts,
+            where=self.unfolding.constraints.where(groups),
+            placement=tuple(ranks[device] for _, device in homes),
+            unfolding=None,
+            again=tuple(folding.layers_of(repeated[device], round_) for round_, device in homes),
+        )
+        return found, folding.unfolded(boundaries)
 
 
 def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, objective: Objective) -> tuple[int, ...]:
@@ -217,20 +268,28 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         beside = beside[0]
     backward, first_backward = chain.backward, chain.first_backward
     if splits:
+        weight, first_weight = chain.weight_gradient, chain.first_weight_gradient
         backward, first_backward = chain.input_gradient, chain.first_input_gradient
-        tables |= {"backward": backward, "weight": chain.weight_gradient, "ahead_weight": chain.first_weight_gradient}
-    if chain.slices > 1:
+        if candidate.family.joins:
+            backward, weight = chain.least_first_part, chain.least_second_part
+            first_backward, first_weight = np.minimum(first_backward, chain.first_backward), 0 * first_weight
+        tables |= {"backward": backward, "weight": weight, "ahead_weight": first_weight}
+    parted = chain.slices > 1 or chain.rounds > 1
+    if parted:
         tables |= {"ahead_forward": chain.first_forward, "ahead_backward": first_backward}
+    if chain.turns:
+        tables |= {"service_forward": chain.forward // chain.rounds, "service_backward": backward // chain.rounds}
+        tables |= {"service_weight": weight // chain.rounds} if splits else {}
     waits = chain.overlap is Overlap.NONE
     if chain.slices > 1 and chain.unlike_slices is None and not waits:  # slices grow by equal steps
         tables["late_forward"] = 2 * chain.forward // chain.slices - chain.first_forward
         tables["late_backward"] = 2 * backward // chain.slices - first_backward
     return ChainPartition(
         **tables,
-        round_trip="ahead" if chain.slices > 1 else "own",
+        round_trip="ahead" if parted and not chain.turns else "own",
         beside=beside if two_lanes else None,
         send_back=chain.send,
-        link=chain.send * chain.slices,
+        link=chain.send * chain.passages,
         received=chain.received,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),
@@ -238,7 +297,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         samples=candidate.samples,
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
-        alternating=not two_lanes,
+        alternating=not two_lanes and chain.rounds == 1,
         slower_pairs=candidate.slower_pairs if candidate.family.alternates and not candidate.placement else None,
         resources=candidate.resources,
         cuts=candidate.cuts,

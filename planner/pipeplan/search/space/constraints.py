@@ -1,10 +1,13 @@
 """User constraints: layers kept together, forbidden stage boundaries, layers pinned to devices."""
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.cluster import Cluster, Device, StageDevices
 from pipeplan.core.errors import InputError
+from pipeplan.core.folding import Folding
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.wording import hint, teams_of
@@ -54,6 +57,14 @@ class Constraints:
                 )
         self._check_pins()
 
+    def folded(self, folding: Folding) -> "Constraints":
+        """Return the constraints on super layers: a cut between them cuts all rounds, and a pin holds for all runs."""
+        found, rounds = copy(self), range(folding.rounds)
+        found.cuts = np.logical_and.reduce([self.cuts[folding.cuts(each)] for each in rounds])
+        home = {layer: i for each in rounds for i, run in enumerate(folding.runs(each)) for layer in range(*run)}
+        found._pins = [(home[layer], where) for layer, where in self._pins]
+        return found
+
     @property
     def any(self) -> bool:
         """True if the job has any such constraint."""
@@ -75,7 +86,7 @@ class Constraints:
             The most micro-batches that a step may have.
         """
         # Too few devices or micro-batches for the least number of replicas.
-        job, devices, layers = self._job, len(self._cluster.devices), len(self._model.layers)
+        job, devices, layers = self._job, len(self._cluster.devices), len(self.cuts) + 1
         least = min(job.replicas, default=1)
         width = f"at least {least} replicas of each stage are asked for (replicas)"
         if least > devices:
@@ -130,7 +141,7 @@ class Constraints:
 
     def where(self, groups: StageDevices) -> Mask:
         """Mask of shape (S, n): layer i may be on stage s. Pinned layers only on stages with their device or kind."""
-        mask = np.ones((len(groups), len(self._index)), np.bool_)
+        mask = np.ones((len(groups), len(self.cuts) + 1), np.bool_)
         for layer, where in self._pins:
             mask[:, layer] = [any(_is(device, where) for device in group) for group in groups]
         return mask

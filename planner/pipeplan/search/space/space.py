@@ -14,15 +14,16 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
+from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
-from pipeplan.schedules import FAMILIES, JOINED, SLICED, Family, family, sliced_families
+from pipeplan.schedules import FAMILIES, JOINED, PLACED, SLICED, Family, families_in_rounds, family, sliced_families
 from pipeplan.schedules.family import FOUND
-from pipeplan.search.evaluate import EvaluatedPlan, overflow
+from pipeplan.search.evaluate import EvaluatedPlan, overflow, overfull, sums_with_itself
 from pipeplan.search.regimes import REGIMES
-from pipeplan.search.space.candidates import Candidate, in_flight
+from pipeplan.search.space.candidates import Candidate, Unfolding, in_flight
 from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import (
     DeviceClass,
@@ -90,16 +91,21 @@ class Space:
         job = job.of(model)
         if job.level >= SHARDED:
             job = _sharded(model, job)
-        if model.slicing is not None:
+        if model.slicing is not None or model.folding is not None:
             job = replace(job, equal_replicas=True)
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self.prices = Prices(model, cluster, job, split)
-        self.constraints = Constraints(model, cluster, job)
+        self.constraints = Constraints(model.unfolded or model, cluster, job)
+        self.unfolding: Unfolding | None = None
+        if model.folding is not None and model.unfolded is not None:
+            prices = Prices(model.unfolded, cluster, job, split)
+            self.unfolding = Unfolding(model.folding, prices, self.constraints)
+            self.constraints = self.constraints.folded(model.folding)
         kinds = [kind for kind, _ in cluster.counts]
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
         named = tuple(name for name in job.schedules if name != ANY)
-        names = tuple(name for name in named if name not in SLICED) or default_schedules(cluster, job)
+        names = tuple(name for name in named if name not in (*SLICED, *PLACED)) or default_schedules(cluster, job)
         _check_lanes([family(name) for name in names if name != FREE], cluster)
         if job.level >= SHARDED:
             names = tuple(name for name in names if name == FREE or not FAMILIES[name].two_lanes)
@@ -119,6 +125,10 @@ class Space:
         self.families = tuple(family(name) for name in names if name != FREE)
         if model.slicing is not None:
             self.free, self.families = False, _of_slices(model.slices, named)
+        if model.folding is not None:
+            own = families_in_rounds(model.rounds, model.folding.turns)
+            self.free = False
+            self.families = tuple(each.on_devices(model.rounds) for each in own if each.name in named)
         self.splits = any(each.splits for each in self.families)
         self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
@@ -180,15 +190,21 @@ class Space:
         """Message why a plan lies outside the space or does not fit; None if it is a valid answer."""
         candidate, boundaries = evaluated.candidate, evaluated.boundaries
         beyond = self.unasked(candidate, boundaries)
+        if beyond is None and self.unfolding is not None:
+            joint = sums_with_itself(evaluated.pipeline)
+            if joint is not None:
+                return f"stages {_listed(joint)} sum shared weights in one collective, and some are on the same ranks"
+            return next(map(_crowded, overfull(evaluated)), None)
         return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside the space, without regard to memory; None if it lies inside."""
         job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
-        if candidate.crowded is not None:
-            return candidate.crowded
-        if job.depths and candidate.depth not in job.depths:
-            return f"it has {counted(candidate.depth, 'stage')}, asked for are {_listed(job.depths)}"
+        if candidate.chunks != self.model.rounds:
+            return f"a device has {counted(candidate.chunks, 'stage')}, and not {self.model.rounds}"
+        if job.depths and candidate.depth // candidate.chunks not in job.depths:
+            wanted = _listed(depth * candidate.chunks for depth in job.depths)
+            return f"it has {counted(candidate.depth, 'stage')}, asked for are {wanted}"
         if job.replicas and not set(widths) <= set(job.replicas):
             return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
         unable = self.unable(widths, candidate.micro_batches)
@@ -200,7 +216,7 @@ class Space:
             return "a stage has parts of several nodes, asked for are stages inside a node or on whole ones"
         if max(widths) > candidate.micro_batches:
             return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
-        taken = [device.index for device in candidate.chain.devices]
+        taken = list(candidate.ranks)
         if job.order is Order.GIVEN and taken != list(range(len(taken))):
             return f"it takes devices {_listed(taken)}, asked for are the first {len(taken)} in the given order"
         if size not in self.sizes or candidate.micro_batches * size != job.batch:
@@ -216,6 +232,8 @@ class Space:
         edges = np.array(boundaries)
         if not candidate.cuts[edges[1:-1] - 1].all():
             return "it cuts the model where that is not allowed"
+        if self.unfolding is not None and not self.unfolding.folding.folds(boundaries):
+            return "its rounds are cut unlike, and those of all devices' stages are searched that are cut alike"
         if not all(candidate.where[s, a:b].all() for s, (a, b) in enumerate(pairwise(boundaries))):
             return "a layer lies elsewhere than it is pinned"
         return None
@@ -358,17 +376,20 @@ class Space:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[LinkResource, ...] = ()
         slower = None
-        if self.job.objective.simulated and not self.job.staleness:
+        if self.job.objective.simulated and not self.job.staleness and not chain.turns:
             slower = slower_pairs(self.cluster, chain, count)
             shared = shared_link_loads(
                 self.cluster,
                 groups,
                 count,
-                lambda s, link: chain.slices * self.prices.occupancy(link, chain.boundary[s]),
+                lambda s, link: chain.passages * self.prices.occupancy(link, chain.boundary[s]),
             )
         halves = chain.in_halves if self.splits else chain
         how = self.job.objective, self.constraints.cuts, where, self.free, shared, slower
-        return [Candidate(halves if each.splits else chain, count, each, *how) for each in families]
+        return [
+            Candidate(halves if each.splits else chain, count, each, *how, unfolding=self.unfolding)
+            for each in families
+        ]
 
     def _leanest_of_each_lane(self, families: list[Family], replicas: tuple[int, ...], count: int) -> list[Family]:
         """The families worth trying on a single stage: for each number of lanes the one that holds least.
@@ -397,6 +418,11 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
         replicas = (1,) * len(cluster.devices)
         return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
     return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
+
+
+def _crowded(rank: tuple[int, int, int]) -> str:
+    number, needed, limit = rank
+    return f"the stages of rank {number} need {format_bytes(needed)} of {format_bytes(limit)} together"
 
 
 def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
