@@ -285,9 +285,11 @@ class Spaces:
                 if self.usual:  # nobody asked for them
                     return None
                 raise
-            self.teams[question.split] = own
+            self._unlaid = self._unlaid or own._unlaid
+            if any(True for _ in own):  # else there are too few teams for several stages each
+                self.teams[question.split] = own
         self._questions += (question,)
-        return self.teams[question.split] if isinstance(question, TeamQuestion) else None
+        return self.teams.get(question.split) if isinstance(question, TeamQuestion) else None
 
     def _open_mixes(self) -> Iterator["Spaces"]:
         """Add the mixes once all ways are known, and yield the spaces of those that are searched by themselves."""
@@ -303,10 +305,9 @@ class Spaces:
         alone = not any(True for _ in self) or bool(self.job.strategy)
         if refused and alone and len(refused) == len(self.openings):
             raise refused[0]
-        if not any(True for _ in self):
-            refused += [each._unlaid for each in (self, *self.teams.values()) if each._unlaid is not None]
-            if refused:
-                raise refused[0]
+        refused += [self._unlaid] if self._unlaid is not None else []
+        if refused and self.split is None and not any(True for _ in self):
+            raise refused[0]
 
     @property
     def unopened(self) -> int | None:
