@@ -279,7 +279,8 @@ def need(order: Sequence[Action], stages: Sequence["Stage"]) -> int:  # type: ig
 def in_rounds(random: Random, document: Document) -> None:
     """Make a question one about several stages of a device: more layers, mostly two devices or more."""
     model, job, nodes = document["model"], document["job"], document["cluster"]["nodes"]
-    while len(model["layers"]) < random.choice((4, 5, 6, 7, 8)):
+    ends = any(graph.get("loss") for graph in model.get("operators", {}).values())  # a loss is of the last layer
+    while not ends and len(model["layers"]) < random.choice((4, 5, 6, 7, 8)):
         _lengthen(random, model)
     if sum(len(node["devices"]) for node in nodes) < 2 and random.random() < 0.9:
         nodes[0]["devices"] = [dict(nodes[0]["devices"][0]) for _ in range(random.choice((2, 2, 3)))]
