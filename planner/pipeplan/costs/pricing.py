@@ -163,7 +163,11 @@ class Prices:
     def shared(
         self, groups: StageDevices, tables: Sequence[Table], rings: Sequence[Collective]
     ) -> tuple[SharedWeights, ...]:
-        """Return the costs of the model's ties on the stages."""
+        """Return the costs of the model's ties on the stages.
+
+        Of super layers the first layer's own update and sum are not known: no update, and nothing left of its sum, is
+        what all plans have.
+        """
         shares = _array([self.kept.shares(ring.replicas) for ring in rings])
         index = {name: i for i, name in enumerate(self.model.names)}
         found = []
@@ -181,6 +185,9 @@ class Prices:
             reduced = [int(with_them - without) for with_them, without in sums]
             gather = np.concatenate([self.gather(ring, _array([size])) for ring in rings])
             base = _array([self.gather_base(ring) if size else 0 for ring in rings])
+            together = least_together(self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1]))
+            if self.model.folding is not None:
+                updates, reduced = 0 * updates, together.tolist()
             found.append(
                 SharedWeights(
                     layers=layers,
@@ -192,9 +199,7 @@ class Prices:
                     update=-(-updates // shares),
                     gather=gather + base,
                     reduced=np.maximum(_array(reduced), 0),
-                    together=least_together(
-                        self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
-                    ),
+                    together=together,
                 )
             )
         return tuple(found)
