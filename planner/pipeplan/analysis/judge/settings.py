@@ -17,8 +17,8 @@ from pipeplan.core.splits import Mix
 from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, kind_name, mixed_cluster
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.slices import sliced
+from pipeplan.search.space.rounds import check_halves
 from pipeplan.search.space.space import Space
-from pipeplan.search.space.spaces import check_halves
 
 
 class Setting(NamedTuple):

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,13 @@ from pipeplan.schedules.family import family_of
 from pipeplan.search.space.constraints import Constraints, Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
 from pipeplan_formulations.partition import ChainPartition, LinkResource
+
+
+class Laid(NamedTuple):
+    """Stages of each device, and whether every second round of them passes the devices from the last to the first."""
+
+    rounds: int
+    turns: bool
 
 
 @dataclass(frozen=True)
@@ -102,12 +110,12 @@ class Candidate:
         return max(Counter(rank for ranks in self.placement for rank in ranks).values(), default=1)
 
     @property
-    def laid(self) -> tuple[int, bool] | None:
+    def laid(self) -> Laid | None:
         """Stages of each device, and whether they turn, under a family that places stages itself; None elsewhere."""
         if self.unfolding is not None:
-            return self.unfolding.folding.rounds, self.unfolding.folding.turns
+            return Laid(self.unfolding.folding.rounds, self.unfolding.folding.turns)
         name = self.family.name
-        return (self.chunks, PLACED[name].turns) if name in PLACED else None
+        return Laid(self.chunks, PLACED[name].turns) if name in PLACED else None
 
     @property
     def label(self) -> str:

@@ -4,31 +4,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, product
+from itertools import chain
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
-from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.folded import folded, usual_rounds
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import PLACED, SLICED, SPLIT, families_in_rounds, family
+from pipeplan.schedules import SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.candidates import Candidate, Laid
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.opening import Opening, of_size
+from pipeplan.search.space.rounds import Rounds, check_halves
 from pipeplan.search.space.space import ANY, Space
 from pipeplan.search.space.unopened import Unopened
 from pipeplan_formulations.common.clock import Clock
-
-INTERLEAVED = "interleaved"
-"""The family of several stages of a device that is searched where none is named."""
 
 
 class Spaces:
@@ -70,8 +66,8 @@ class Spaces:
         The mixes that are searched together.
     sliced : dict of int to Spaces
         The spaces of each number of token slices but 1; they come last.
-    folded : dict of (int, bool) to Spaces
-        The spaces of each number of stages of a device, in loops (False) or in a V (True).
+    folded : dict of Laid to Spaces
+        The spaces of each way to lay several stages on a device.
 
     Raises
     ------
@@ -104,10 +100,10 @@ class Spaces:
         self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
         opens = model.slicing is not None or 1 in self._counts
         alone = opens and (not job.teams or 1 in job.teams)
-        self._check_rounds()
+        self._rounds = Rounds(model, cluster, self.job)
         self._unlaid: InputError | None = None
-        self.folded = dict(self._in_rounds()) if alone else {}
-        if alone and (model.folding is not None or model.slicing is not None or self._whole):
+        self.folded: dict[Laid, Spaces] = dict(self._in_rounds()) if alone else {}
+        if alone and self._rounds.whole:
             self._open_levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
         self._mixes: dict[Mix, Spaces | None] = {}
@@ -122,104 +118,24 @@ class Spaces:
         elif split is None and not self._openings:
             self.require_some()
 
-    def _check_rounds(self) -> None:
-        """Refuse families that place stages where no plan has their order, and several stages in other orders."""
-        if self.model.folding is not None or self.model.slicing is not None:
-            return
-        job, named = self.job, [name for name in self.job.schedules if name in PLACED]
-        several = max(job.chunks, default=1) > 1
-        for name in named:
-            if not PLACED[name].in_rounds:
-                family(name)  # which says what it does
-        if named and job.objective is not Objective.STEP:
-            raise InputError(
-                f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
-                f"{job.objective.value!r}"
-            )
-        if several and job.schedules and not named:
-            raise InputError(
-                f"{max(job.chunks)} stages of a device (chunks) run in the order of a family that places them, not in "
-                f"{' or '.join(job.schedules)}; name {INTERLEAVED!r} too, or leave the schedules out"
-            )
-        check_halves(self.model, self.cluster, replace(job, schedules=tuple(named)))
-
-    def _in_rounds(self) -> Iterator[tuple[tuple[int, bool], "Spaces"]]:
-        """Yield the spaces of each number of stages of a device, in loops and in a V, of which there are plans."""
-        if self.model.folding is not None or self.model.slicing is not None or self.job.objective is not Objective.STEP:
-            return
-        for rounds, turns in product(self._rounds, (False, True)):
-            order = self._in_order(rounds, turns)
+    def _in_rounds(self) -> Iterator[tuple[Laid, "Spaces"]]:
+        """Yield the spaces of each way to lay several stages on a device of which there are plans."""
+        for laid in self._rounds:
             try:
-                if order:
-                    yield (rounds, turns), self._of_rounds(rounds, turns, order)
+                model, job = self._rounds.question(laid, self._own_job)
+                yield laid, Spaces(model, self.cluster, job, self.split)
             except InputError as error:
                 self._unlaid = self._unlaid or error
-        if not self._whole and self._unlaid is None:
-            own = ", ".join(
-                f"{name} {PLACED[name].chunks or 'several'}" for name in self.job.schedules if name in PLACED
-            )
-            counts = " or ".join(map(str, self._rounds))
-            self._unlaid = InputError(
-                f"none of the schedules gives a device {counts} stages (chunks): they give it {own}"
-            )
-
-    @property
-    def _rounds(self) -> tuple[int, ...]:
-        """The numbers of stages of a device: those asked for, or one and those of families that are named."""
-        if self.job.chunks:
-            return self.job.chunks
-        named = [PLACED[name] for name in self.job.schedules if name in PLACED]
-        usual = usual_rounds(self.model, self.cluster, self.job)
-        return tuple(dict.fromkeys([*usual, *(each.chunks or 2 for each in named)]))
+        if not self._rounds.whole and self._unlaid is None:
+            self._unlaid = self._rounds.none()
 
     @property
     def rounds(self) -> dict[int, tuple[str, ...]]:
         """The families that are searched for each number of stages of a device that families place."""
         found: dict[int, tuple[str, ...]] = {}
-        for rounds, turns in self.folded:
-            found[rounds] = (*found.get(rounds, ()), *self._in_order(rounds, turns))
+        for laid in self.folded:
+            found[laid.rounds] = (*found.get(laid.rounds, ()), *self._rounds.order(laid))
         return found
-
-    @property
-    def _whole(self) -> bool:
-        """Whether a device may have one stage, under a family that leaves stages where they are."""
-        named = set(self.job.schedules)
-        return 1 in self._rounds and not (named and named <= {*PLACED, *SLICED})
-
-    def _in_order(self, rounds: int, turns: bool) -> tuple[str, ...]:
-        """The families that place so many stages on a device, of those that are named; by default interleaved 1F1B."""
-        named = [name for name in self.job.schedules if name in PLACED] or [INTERLEAVED]
-        return tuple(each.name for each in families_in_rounds(rounds, turns) if each.name in named)
-
-    def _of_rounds(self, rounds: int, turns: bool, order: tuple[str, ...]) -> "Spaces":
-        """The spaces of so many stages of a device.
-
-        Raises
-        ------
-        InputError
-            If no plan has so many.
-        """
-        model, job = folded(self.model, rounds, turns), self._own_job
-        if min(job.zero, default=0) >= SHARDED:
-            raise InputError(
-                f"{rounds} stages of a device (chunks) are planned at levels 0 and 1 of ZeRO (zero), not "
-                f"{min(job.zero)}; drop one"
-            )
-        if model is None:
-            blocks = len(self.model.blocks) - 1
-            raise InputError(
-                f"{rounds} stages on each of two devices or more (chunks) need {2 * rounds} layers, and "
-                f"{self.model.name} has {blocks}; ask for {max(blocks // 2, 1)} or fewer"
-            )
-        depths = job.depths or range(2 * rounds, rounds * len(self.cluster.devices) + 1)
-        depths = tuple(depth // rounds for depth in depths if depth % rounds == 0 and depth > rounds)
-        if not depths:
-            raise InputError(
-                f"{rounds} stages on each device (chunks) are multiples of {rounds} in all, on two devices or more; "
-                f"asked for are {', '.join(map(str, job.depths)) or 'one device'} (depths)"
-            )
-        own = replace(job, chunks=(), teams=(), unlike_teams=False, schedules=order, depths=depths)
-        return Spaces(model, self.cluster, own, self.split)
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -435,7 +351,7 @@ class Spaces:
         split = candidate.chain.split
         home = self if split == self.split else self._home(split) if split is not None else None
         if home is not None and (candidate.laid is not None or (home.folded and not home._spaces)):
-            return None if candidate.laid in home.folded else self._without_rounds(candidate)
+            return None if candidate.laid in home.folded else self._rounds.without(candidate)
         if self._spaces or (split is not None and home is not None):
             return None
         return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
@@ -447,20 +363,13 @@ class Spaces:
         home = self.sliced.get(candidate.chain.slices, home)
         if home is not None and home is not self:
             return home.of(candidate)
-        if candidate.laid in self.folded:
+        if candidate.laid is not None and candidate.laid in self.folded:
             return self.folded[candidate.laid].of(candidate)
         return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
 
     def cluster_of(self, candidate: Candidate) -> Cluster:
         """The cluster of a candidate's devices, which are teams where it has a split."""
         return self.of(candidate).cluster
-
-    def _without_rounds(self, candidate: Candidate) -> str:
-        """Message that no plan has so many stages of a device, or such a family."""
-        if candidate.chunks not in self._rounds:
-            counts = ", ".join(map(str, self._rounds))
-            return f"a device has {counted(candidate.chunks, 'stage')}, asked for are {counts} (chunks)"
-        return f"its schedule is {candidate.family.name}, which is searched where it is named (schedules)"
 
     def find(self, split: Splitting | None, level: int, slices: int = 1) -> Space | None:
         """The space of a split, a level and a number of slices; None if it is not searched."""
@@ -475,31 +384,6 @@ def _known(
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions that were found before."""
     return iter(questions)
-
-
-def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
-    """Refuse families of split backwards, if any is named, where parts of backwards have no times, or are no matter.
-
-    Raises
-    ------
-    InputError
-    """
-    named = [name for name in job.schedules if name in SPLIT or (name in PLACED and PLACED[name].splits)]
-    if named and job.objective is not Objective.STEP:
-        raise InputError(
-            f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
-            f"{job.objective.value!r}"
-        )
-    rows = [(profile.device, profile.costs) for profile in model.profiles]
-    rows += [(own.device, costs) for own in model.slice_profiles for costs in (own.first, own.last)]
-    for device, costs in rows if named else ():
-        for name, cost in zip(model.names, costs, strict=True):
-            if device in cluster.kinds and cost.backward and not cost.input_gradient + cost.weight_gradient:
-                raise InputError(
-                    f"schedule {named[0]!r} splits backwards, and the profile of {model.name} on {device} has "
-                    f"no times of the two parts of layer {name!r}; give it input_gradient and weight_gradient, or name "
-                    "other schedules"
-                )
 
 
 def _worthwhile(space: Space, highest: int) -> tuple[int, ...]:

@@ -1,0 +1,144 @@
+"""`Rounds`: how many stages of a device a job asks for, and the families that run them in loops or in a V."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import SHARDED, Job, Objective
+from pipeplan.core.model import Model
+from pipeplan.core.wording import counted
+from pipeplan.costs.folded import folded, usual_rounds
+from pipeplan.schedules import PLACED, SLICED, SPLIT, families_in_rounds, family
+from pipeplan.search.space.candidates import Candidate, Laid
+
+BY_DEFAULT = "interleaved"
+"""The family of several stages of a device that is searched where none is named."""
+
+
+class Rounds:
+    """What a job asks about the stages of a device.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        Of stages of a device: those asked for, or the usual ones and those of families that are named.
+    whole : bool
+        Whether a device may have one stage, under a family that leaves stages where they are.
+
+    Raises
+    ------
+    InputError
+        If families that place stages are named where no plan has their order, or several stages in other orders.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        self._model, self._cluster, self._job = model, cluster, job
+        self._named = [name for name in job.schedules if name in PLACED]
+        self._inner = model.folding is not None or model.slicing is not None  # parts of another question
+        usual = usual_rounds(model, cluster, job)
+        implied = (PLACED[name].chunks or 2 for name in self._named)
+        self.numbers = job.chunks or tuple(dict.fromkeys([*usual, *implied]))
+        others = not job.schedules or bool({*job.schedules} - {*PLACED, *SLICED})
+        self.whole = self._inner or (1 in self.numbers and others)
+        if not self._inner:
+            self._check()
+
+    def _check(self) -> None:
+        job, named = self._job, self._named
+        for name in named:
+            if not PLACED[name].in_rounds:
+                family(name)  # which says what it does
+        if named and job.objective is not Objective.STEP:
+            raise InputError(
+                f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
+                f"{job.objective.value!r}"
+            )
+        if max(job.chunks, default=1) > 1 and job.schedules and not named:
+            raise InputError(
+                f"{max(job.chunks)} stages of a device (chunks) run in the order of a family that places them, not in "
+                f"{' or '.join(job.schedules)}; name {BY_DEFAULT!r} too, or leave the schedules out"
+            )
+        check_halves(self._model, self._cluster, replace(job, schedules=tuple(named)))
+
+    def __iter__(self) -> Iterator[Laid]:
+        """Yield the ways to lay stages for which there are families."""
+        if self._inner or self._job.objective is not Objective.STEP:
+            return
+        for each in map(Laid, *zip(*product(self.numbers, (False, True)), strict=True)):
+            if self.order(each):
+                yield each
+
+    def order(self, laid: Laid) -> tuple[str, ...]:
+        """Return the families that lay stages so, of those that are named; by default interleaved 1F1B."""
+        named = self._named or [BY_DEFAULT]
+        return tuple(each.name for each in families_in_rounds(*laid) if each.name in named)
+
+    def question(self, laid: Laid, job: Job) -> tuple[Model, Job]:
+        """Return the model of super layers, and the part of a job that is about them.
+
+        Raises
+        ------
+        InputError
+            If no plan has so many stages of a device.
+        """
+        many, model, turns = self._model, folded(self._model, *laid), laid.rounds
+        if min(job.zero, default=0) >= SHARDED:
+            raise InputError(
+                f"{counted(turns, 'stage')} of a device (chunks) are planned at levels 0 and 1 of ZeRO (zero), not "
+                f"{min(job.zero)}; drop one"
+            )
+        if model is None:
+            blocks = len(many.blocks) - 1
+            raise InputError(
+                f"{counted(turns, 'stage')} on each of two devices or more (chunks) need {2 * turns} layers, and "
+                f"{many.name} has {blocks}; ask for {max(blocks // 2, 1)} or fewer"
+            )
+        depths = job.depths or range(2 * turns, turns * len(self._cluster.devices) + 1)
+        depths = tuple(depth // turns for depth in depths if depth % turns == 0 and depth > turns)
+        if not depths:
+            raise InputError(
+                f"{counted(turns, 'stage')} on each of two devices or more (chunks) make a multiple of {turns} in all; "
+                f"asked for are {', '.join(map(str, job.depths)) or 'those of one device'} (depths)"
+            )
+        own = replace(job, chunks=(), teams=(), unlike_teams=False, schedules=self.order(laid), depths=depths)
+        return model, own
+
+    def none(self) -> InputError:
+        """Return the error of schedules that give no device so many stages."""
+        own = ", ".join(f"{name} {PLACED[name].chunks or 'several'}" for name in self._named)
+        counts = " or ".join(map(str, self.numbers))
+        return InputError(f"none of the schedules gives a device {counts} stages (chunks): they give it {own}")
+
+    def without(self, candidate: Candidate) -> str:
+        """Return a message that no plan has so many stages of a device, or such a family."""
+        if candidate.chunks not in self.numbers:
+            counts = ", ".join(map(str, self.numbers))
+            return f"a device has {counted(candidate.chunks, 'stage')}, asked for are {counts} (chunks)"
+        return f"its schedule is {candidate.family.name}, which is searched where it is named (schedules)"
+
+
+def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
+    """Refuse families of split backwards, if any is named, where parts of backwards have no times, or are no matter.
+
+    Raises
+    ------
+    InputError
+    """
+    named = [name for name in job.schedules if name in SPLIT or (name in PLACED and PLACED[name].splits)]
+    if named and job.objective is not Objective.STEP:
+        raise InputError(
+            f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
+            f"{job.objective.value!r}"
+        )
+    rows = [(profile.device, profile.costs) for profile in model.profiles]
+    rows += [(own.device, costs) for own in model.slice_profiles for costs in (own.first, own.last)]
+    for device, costs in rows if named else ():
+        for name, cost in zip(model.names, costs, strict=True):
+            if device in cluster.kinds and cost.backward and not cost.input_gradient + cost.weight_gradient:
+                raise InputError(
+                    f"schedule {named[0]!r} splits backwards, and the profile of {model.name} on {device} has "
+                    f"no times of the two parts of layer {name!r}; give it input_gradient and weight_gradient, or name "
+                    "other schedules"
+                )
