@@ -5,7 +5,7 @@ from .teams import Teams
 
 
 def with_usual_teams(document: Document) -> Document:
-    """The question with the sizes of teams that its job stands for."""
+    """The question with the sizes of teams that its job stands for, which says so (``usual``)."""
     job = Question(document, 0).job
     kinds = document["cluster"]["devices"]
     alone = job["objective"] == "bottleneck" or job["intra_layer"] or job["order"] == "given"
@@ -13,7 +13,7 @@ def with_usual_teams(document: Document) -> Document:
     if job["teams"] or alone or not document["model"].get("operators"):
         return document
     sizes = [size for size in (2, 4, 8) if _has_room(Teams(document, size), [where for _, where in job["pin"]])]
-    return document | {"job": document["job"] | {"teams": [1, *sizes]}} if sizes else document
+    return document | {"job": document["job"] | {"teams": [1, *sizes], "usual": True}} if sizes else document
 
 
 def _has_room(teams: Teams, pinned: list[str]) -> bool:

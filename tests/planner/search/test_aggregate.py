@@ -52,8 +52,11 @@ def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
     assert found.bound <= right.value == found.value
 
 
-def test_copies_in_several_nodes_are_summed_over_the_network_and_share_its_cards() -> None:
-    """Where the last modes are known the problem prices the joint sum of shared weights as it is."""
+def test_copies_in_several_nodes_are_summed_over_the_network_and_share_its_cards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the last modes are known, and packed, the problem prices the joint sum of shared weights as it is."""
+    monkeypatch.setattr("pipeplan.search.space.space.PLACEMENTS", 0)
     model = model_of([10] * 4, parameters=[1000, 200, 200, 700])
     model = replace(model, ties=(Tie(("l0", "l3"), 300),))
     nodes = (Node(("unit",) * 2, Link(10**9, 1)),) * 2
