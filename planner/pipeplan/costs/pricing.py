@@ -263,18 +263,22 @@ class Prices:
 
     def _first_to_run(self, kind: DeviceKind) -> Array:
         """Bytes of parameters of the first layer of each run of super layers; shape (rounds, n)."""
-        assert self.model.folding is not None and self.model.unfolded is not None
-        sizes = np.array(self.model.unfolded.parameters_on(kind.name), np.int64)
-        return folded.first_to_run(self.model.folding, sizes)
+        assert self.model.folding is not None
+        return folded.first_to_run(self.model.folding, self.unfolded.kept.parameters(kind))
+
+    @cached_property
+    def unfolded(self) -> "Prices":
+        """Those of the layers of which super layers are made."""
+        assert self.model.unfolded is not None
+        return Prices(self.model.unfolded, self.cluster, self.job, self.split)
 
     def lost(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,).
 
         With a step of delay that is all of their time where nothing runs beside collectives.
         """
-        model, folding = self.model.unfolded, self.model.folding
-        if model is not None and folding is not None:  # rounded down for each layer
-            return folded.total(folding, Prices(model, self.cluster, self.job, self.split).lost(kind, ring))
+        if self.model.folding is not None:  # rounded down for each layer
+            return folded.total(self.model.folding, self.unfolded.lost(kind, ring))
         speed, gather = self._speed_at_ends(kind), self.gather(ring, self.kept.parameters(kind))
         sums = self._sums(kind, ring)
         if self.job.staleness and not speed:

@@ -97,9 +97,8 @@ class Space:
         self.prices = Prices(model, cluster, job, split)
         self.constraints = Constraints(model.unfolded or model, cluster, job)
         self.unfolding: Unfolding | None = None
-        if model.folding is not None and model.unfolded is not None:
-            prices = Prices(model.unfolded, cluster, job, split)
-            self.unfolding = Unfolding(model.folding, prices, self.constraints)
+        if model.folding is not None:
+            self.unfolding = Unfolding(model.folding, self.prices.unfolded, self.constraints)
             self.constraints = self.constraints.folded(model.folding)
         kinds = [kind for kind, _ in cluster.counts]
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
