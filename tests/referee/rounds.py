@@ -39,6 +39,8 @@ def usual(document: Document) -> list[int]:
         or min(devices, max(job.get("depths") or [2])) < 2
     ):
         return []
+    if job["batch"] >= 16 * devices:
+        return []
     many = len(first) - 1
     return [count for count in range(2, min(many // 2, USUAL) + 1) if count < 5 or many % count == 0]
 

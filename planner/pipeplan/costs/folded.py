@@ -23,17 +23,23 @@ UNPRICED = LayerCost(0, 0, 0, 0, saved=0, output=0)
 USUAL, ANYWAY = 12, 4
 """Most stages of a device that are tried where a job names no numbers; most of them if blocks are left over."""
 
+FILLED = 16
+"""Samples of a step for each device with which pipelines stand idle too little to be cut further by default."""
+
 
 def usual_rounds(model: Model, cluster: Cluster, job: Job) -> tuple[int, ...]:
     """Return the numbers of stages of a device that are searched for a job that names none, one included.
 
     These are 2, 3, 4 and what divides the blocks of up to `USUAL`, if two devices have blocks for so many, where layers
-    repeat and steps are asked for in the orders that suit the cluster.
+    repeat, and steps of few samples are asked for in the orders that suit the cluster. A pipeline of single samples
+    through all devices stands idle for one in `FILLED` of its time at most if a step has so many for each device; and
+    with replicas as long, as each of them has as many samples less as it has devices.
     """
     kinds = {model.layers[first].kind for first in model.blocks[:-1]}
     repeats = len(kinds) == 1 and kinds != {""}
     devices = min(len(cluster.devices), max(job.depths, default=len(cluster.devices)))
     whole = job.objective is Objective.STEP and not job.schedules and not job.intra_layer
+    whole = whole and job.batch < FILLED * sum(device.kind.team for device in cluster.devices)
     blocks = len(model.blocks) - 1
     every = range(2, min(blocks // 2, USUAL) + 1) if repeats and whole and devices > 1 else ()
     return (1, *(count for count in every if count <= ANYWAY or blocks % count == 0))

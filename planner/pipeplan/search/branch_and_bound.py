@@ -52,6 +52,7 @@ class Turn(Enum):
     BY_BOUND = auto()
     UNTIL_A_PLAN = auto()  # early while there is no plan, by its bound afterwards
     EARLY = auto()  # before all nodes that are not early, whatever its bound
+    LATE = auto()  # set aside until `PlanSearch.resume`
 
 
 class Node(ABC):
@@ -133,6 +134,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _early_bounds: list[tuple[int, int]] = field(default_factory=list, init=False)
     _taken: set[int] = field(default_factory=set, init=False)
+    _late: bool = field(default=True, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
     _least_deferred: int | None = field(default=None, init=False)
     _reserve: float = field(default=0.0, init=False)
@@ -232,7 +234,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         self._least_deferred = node.bound if least is None else min(node.bound, least)
 
     def resume(self) -> None:
-        """Open all deferred nodes."""
+        """Open all deferred nodes, and from now on late ones at once."""
+        self._late = False
         while self._deferred:
             self.push(self._deferred.pop())
         self._least_deferred = None
@@ -276,7 +279,10 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
             self.improver = None
 
     def push(self, node: Node) -> None:
-        """Open a node, or fathom it."""
+        """Open a node, fathom it, or set it aside."""
+        if self._late and node.turn is Turn.LATE and not self.fathoms(node.bound):
+            self.defer(node)
+            return
         super().push(node)
         self._note(node, node.bound)
 

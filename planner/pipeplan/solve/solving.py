@@ -54,6 +54,8 @@ FOR_FAMILIES = 0.35
 the start of the search for other orders."""
 FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
+FOR_ROUNDS = 0.5
+"""Share of the time limit that is left for several stages of a device, beside one."""
 FOR_TEAMS, FOR_A_PLAN = 0.5, 1.0
 """Share of the time limit in which teams are opened; seconds in which a plan is sought between two of their sizes."""
 WITHOUT_TEAMS = 0.1
@@ -213,7 +215,7 @@ class Solving:
         if any(map(searches_locally, self.hopeful)):
             search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
         large = any(space.large for space in self.hopeful)
-        for_mixes = whole * FOR_MIXES * bool(self.spaces.mixed)
+        for_mixes = whole * max(FOR_MIXES * bool(self.spaces.mixed), FOR_ROUNDS * bool(self.spaces.folded))
         first = not large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
         if first:
             self._begin_heuristics()

@@ -156,8 +156,8 @@ class RemainingGroupsNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Early until there is a first plan, unless other nodes find one sooner."""
-        return Turn.UNTIL_A_PLAN if self.early else Turn.BY_BOUND
+        """Early until there is a first plan; or late, where others are sought first."""
+        return Turn.UNTIL_A_PLAN if self.early else Turn.LATE
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Enumerate another lot, unless the time is over."""
