@@ -107,7 +107,8 @@ def _add_teams(parser: ArgumentParser) -> None:
     add(
         "--chunks",
         metavar="N,N",
-        help="stages of each device to consider (virtual stages; interleaved 1F1B, ZB-V, ...), like 1,2,4 (default: 1)",
+        help="stages of each device to consider (virtual stages; interleaved 1F1B, ZB-V, ...), like 1,2,4 "
+        "(default: 1, and up to 12 for like blocks and few samples a step)",
     )
     add("--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove")
     add(

@@ -102,4 +102,5 @@ class Folding:
             yield from (edges[b] for b in own[1:])
 
     def returns(self, number: int) -> bool:
+        """Return whether a round passes the devices from the last one to the first."""
         return self.turns and number % 2 == 1

@@ -125,8 +125,10 @@ class Job:
     slices : tuple of int
         Numbers of equal token slices of a sequence to consider (sequence chunks); empty is 1, whole sequences.
     chunks : tuple of int
-        Numbers of stages of each device (virtual stages) to consider; empty is 1. Schedules that place several stages
-        on a device are searched then, on equal numbers of replicas and at levels 0 and 1 of ZeRO.
+        Numbers of stages of each device (virtual stages) to consider. Schedules that place several stages on a device
+        are searched then, on equal numbers of replicas and at levels 0 and 1 of ZeRO. Empty is 1, and for models of
+        like blocks, where no schedule is named and a step has few samples for each device, up to 12 of those that
+        divide the blocks.
     teams : tuple of int
         Numbers of devices that share every layer of a stage (tensor parallelism) to consider. Empty is 1, 2, 4 and 8,
         as far as a node has room, where the operators of the model's layers are known; it is 1 for the bottleneck, in a

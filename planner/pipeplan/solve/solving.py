@@ -215,7 +215,7 @@ class Solving:
         if any(map(searches_locally, self.hopeful)):
             search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
         large = any(space.large for space in self.hopeful)
-        for_mixes = whole * max(FOR_MIXES * bool(self.spaces.mixed), FOR_ROUNDS * bool(self.spaces.folded))
+        for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), FOR_ROUNDS * bool(self.spaces.folded))
         first = not large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
         if first:
             self._begin_heuristics()
@@ -223,13 +223,13 @@ class Solving:
             self._advance(search.rest * (1 - WITHOUT_TEAMS))
             self._open_teams()
         if large:  # there, plans of heuristics come late and improve little
-            self._advance(max(whole * FOR_HEURISTICS, for_mixes))
+            self._advance(max(whole * FOR_HEURISTICS, for_others))
         if not first:
             self._begin_heuristics(after=large and search.incumbent is not None)
         assert self.heuristics is not None
         heuristics = self.heuristics
         kept = heuristics.needed(whole)
-        self._advance(max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_mixes))
+        self._advance(max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_others))
         search.resume()
         self._advance(kept)
         with interruptible():

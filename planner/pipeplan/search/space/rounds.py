@@ -50,11 +50,7 @@ class Rounds:
         for name in named:
             if not PLACED[name].in_rounds:
                 family(name)  # which says what it does
-        if named and job.objective is not Objective.STEP:
-            raise InputError(
-                f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
-                f"{job.objective.value!r}"
-            )
+        _require_steps(named, job)
         if max(job.chunks, default=1) > 1 and job.schedules and not named:
             raise InputError(
                 f"{max(job.chunks)} stages of a device (chunks) run in the order of a family that places them, not in "
@@ -127,11 +123,7 @@ def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
     InputError
     """
     named = [name for name in job.schedules if name in SPLIT or (name in PLACED and PLACED[name].splits)]
-    if named and job.objective is not Objective.STEP:
-        raise InputError(
-            f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
-            f"{job.objective.value!r}"
-        )
+    _require_steps(named, job)
     rows = [(profile.device, profile.costs) for profile in model.profiles]
     rows += [(own.device, costs) for own in model.slice_profiles for costs in (own.first, own.last)]
     for device, costs in rows if named else ():
@@ -142,3 +134,12 @@ def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
                     f"no times of the two parts of layer {name!r}; give it input_gradient and weight_gradient, or name "
                     "other schedules"
                 )
+
+
+def _require_steps(named: list[str], job: Job) -> None:
+    """Refuse schedules that are searched for the time of a step, for another objective."""
+    if named and job.objective is not Objective.STEP:
+        raise InputError(
+            f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
+            f"{job.objective.value!r}"
+        )
