@@ -1,14 +1,14 @@
 """`Placing`: the devices that stages of given kinds and widths may have, with pinned layers on theirs."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import islice
 
 from pipeplan.core.cluster import Cluster, StageDevices
-from pipeplan.core.job import Job
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, aligned, allowed, placements
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, aligned, all_modes, allowed, placements
 from pipeplan.search.space.pins import Homes, Pins, every_placement, exchanged
 
 
@@ -58,10 +58,23 @@ class Placing:
                 near = [moved for groups in arranged if (moved := self._moved(groups, homes)) is not None]
                 yield from {tuple(d.index for own in groups for d in own): groups for groups in near}.values()
 
-    def few(self, rows: Iterable[Modes], pins: Pins, most: int) -> bool:
-        """Return True if these sequences of modes have at most so many placements, regular or not."""
-        every = (groups for modes in rows for groups in self._everywhere(modes, pins))
-        return next(islice(every, most, None), None) is None
+    def few(self, pins: Pins, micro_batches: int, most: int) -> bool:
+        """Return True if all sequences of modes have at most so many placements, regular or not."""
+        return _few(_Counted(self._counts(pins, micro_batches), self, pins, micro_batches), most)
+
+    def _counts(self, pins: Pins, micro_batches: int) -> Hashable:
+        """All that the number of placements depends on: the same for every way to split layers over teams."""
+        of_class = {each.kind.name: c for c, each in enumerate(self.classes)}
+        nodes = (tuple(sorted(of_class[kind] for kind in node.kinds)) for node in self.cluster.nodes)
+        links = (node.link for node in self.cluster.nodes)
+        shares = self.job.level >= SHARDED or bool(self.job.staleness)
+        asked = self.job.depths, self.job.replicas, self.job.equal_replicas, shares, self.job.staleness
+        return tuple(nodes), tuple(links), pins.layers, tuple(pins.spans.items()), micro_batches, asked
+
+    def every_one(self, pins: Pins, micro_batches: int) -> Iterator[StageDevices]:
+        """Yield all placements of all sequences of modes, regular or not."""
+        for modes in all_modes(self.cluster, self.job, pins.layers, micro_batches):
+            yield from self._everywhere(modes, pins)
 
     def _everywhere(self, modes: Modes, pins: Pins) -> Iterator[StageDevices]:
         for homes in pins.homes(self.classes, modes):
@@ -105,3 +118,19 @@ class Placing:
             return None
         moved = exchanged(self.cluster, groups, homes)
         return None if moved is not None and self.job.regular and not aligned(self.cluster, moved) else moved
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A question whose answer depends on its ``key`` alone."""
+
+    key: Hashable
+    placing: Placing = field(compare=False)
+    pins: Pins = field(compare=False)
+    micro_batches: int = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _few(counted: _Counted, most: int) -> bool:
+    every = counted.placing.every_one(counted.pins, counted.micro_batches)
+    return next(islice(every, most, None), None) is None

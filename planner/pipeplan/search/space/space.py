@@ -293,8 +293,8 @@ class Space:
         alike = not (pinned or placing.spread) or self.job.order is Order.GIVEN
         if alike or not (self.small or self.few):
             return placing
-        rows = all_modes(self.cluster, self.job, pins.layers, self.job.batch // min(self.sizes))
-        return replace(placing, pins=pins, every=True) if placing.few(rows, pins, PLACEMENTS) else placing
+        few = placing.few(pins, self.job.batch // min(self.sizes), PLACEMENTS)
+        return replace(placing, pins=pins, every=True) if few else placing
 
     def placed(self, modes: Modes, boundaries: Boundaries, tile: int | None = None) -> Iterator["Placed"]:
         """Yield the device groups of a row of modes that suit a partition, each with the space of its plans."""
