@@ -79,6 +79,10 @@ SHAPES = (
         "llama3-70b", "Llama 3 model card, 2024", 80, 8192, 1024, 28_672, 128_256, 8192,
         heads=64, key_heads=8, gated=True, biased=False, tied=False,
     ),
+    Shape(
+        "llama3-405b", "Llama 3.1 model card, 2024", 126, 16_384, 1024, 53_248, 128_256, 8192,
+        heads=128, key_heads=8, gated=True, biased=False, tied=False,
+    ),
 )  # fmt: skip
 
 

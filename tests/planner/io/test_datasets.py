@@ -23,6 +23,7 @@ TOTALS = {
     "llama3-8b": 8030.3,
     "llama3-8b-32k": 8030.3,
     "llama3-70b": 70_553.7,
+    "llama3-405b": 405_853.4,
 }
 """Millions of parameters, as published or as PipeDream's profiles of GNMT say."""
 
