@@ -55,7 +55,9 @@ def ask(document: Document) -> Document:
     mixed: set[Split] = set()
     with patch.object(spaces, "team_questions", partial(_recorded, recorded, mixed)):
         answer = _asked(document)
-        if answer["outcome"] == "plan" and not answer["late"]:
+        if answer["outcome"] == "infeasible":
+            recorded.clear()  # among them are those of other jobs, of which the answer says that they fit
+        if answer["outcome"] == "infeasible" or (answer["outcome"] == "plan" and not answer["late"]):
             recorded = _with_the_rest(document, recorded)
     ways = [as_way(each) | {"mixed": each in mixed, "slices": slices} for slices, each in recorded]
     return answer | {"ways": ways}
@@ -108,9 +110,8 @@ def _recorded(
 def _with_the_rest(document: Document, recorded: list[tuple[int, Split]]) -> list[tuple[int, Split]]:
     """Add the ways of teams that the search ruled out before it knew them, or knew at some micro-batch sizes only."""
     own = spaces.Spaces(*objects(document), opening=Clock(Limits()))
-    if not own.usual and {split.team for _, split in recorded} >= {
-        size for each in own.openings for size in each.sizes
-    }:
+    every = sum(len(each.sizes) for each in own.openings)  # of each number of slices
+    if not own.usual and len({(slices, split.team) for slices, split in recorded}) >= every:
         return recorded
     recorded[:], before = [], [*recorded]
     for opening in own.openings:
