@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from random import Random
 from typing import Any
 
@@ -13,11 +13,15 @@ from pipeplan.core.errors import InputError
 from pipeplan.costs import folded, table
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.evaluate import evaluate
+from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
 from pipeplan.search.space import candidates
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition import ChainPartition
+from pipeplan_formulations.partition.spans import NEVER
 from referee import questions
 from referee.bridge import objects
 from referee.documents import Document
@@ -133,3 +137,29 @@ def test_sums_over_rounds_where_one_counts_are_noticed(
 def test_no_plan_in_rounds_beats_its_bound(numbers: Iterable[int]) -> None:
     """What the partition problem says of super layers is no more than the step of their stages, family by family."""
     assert [*beaten(numbers)] == []
+
+
+def shapes_beaten(numbers: Iterable[int]) -> Iterator[str]:
+    """Partitions that fit and whose problem is below the bound of their shape, or whose shape has none."""
+    for number in numbers:
+        document = asked(number)
+        document["job"] |= {"schedules": ["interleaved"], "chunks": [2 + number % 2]}
+        for space, size in ((own, size) for own in spaces_of(document) for size in own.sizes):
+            bounds = {modes: bound for bound, _, modes in sorted_shapes(space, size)}
+            for modes, _ in space.all_modes(size):
+                for candidate in chain(*(space.candidates(own, size) for own in space.placing.of(modes))):
+                    report = partition.solve(candidate.problem, Limits(), backend="exact")
+                    if report.objective is not None and report.objective < bounds.get(modes, NEVER):
+                        yield f"question {number}: {candidate.label}: {report.objective} below {bounds.get(modes)}"
+
+
+@pytest.mark.parametrize("numbers", [range(1_630_000, 1_630_040), rarely(range(1_630_040, 1_632_000))], ids=len)
+def test_no_partition_in_rounds_is_better_than_the_bound_of_its_shape(numbers: Iterable[int]) -> None:
+    """Whatever the placement; a shape without a bound has no partition that fits."""
+    assert [*shapes_beaten(numbers)] == []
+
+
+def test_shapes_of_whole_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A micro-batch passes one stage of a device before the next device has it."""
+    monkeypatch.setattr(ShapeTables, "_first_to_pass", lambda *_: None)
+    assert [*shapes_beaten(range(1_630_000, 1_630_010))]

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import chain, product
 from typing import Any
 
+import pytest
+
 from helpers.quick import QUICK
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.model import Model
@@ -27,19 +29,25 @@ SEEDS, MANY = range(1_480_000, 1_480_600), range(1_480_000, 1_492_000)
 """Seeds of questions, of which a twelfth is about teams, with two or three graphs of operators each."""
 
 
-def with_teams(seeds: Iterable[int]) -> Iterator[tuple[Any, Any, Any]]:
-    """Drawn questions about teams, without slices: of unlike devices, with losses, recomputation, levels of ZeRO."""
+def with_teams(seeds: Iterable[int], rounds: bool = False) -> Iterator[tuple[Any, Any, Any]]:
+    """Drawn questions about teams, without slices: of unlike devices, with losses, recomputation, levels of ZeRO.
+
+    ``rounds``: about one and two stages of each team.
+    """
     for seed in seeds:
         document = question(seed)
         if max(document["job"].get("teams") or [1]) > 1 and not document["job"].get("slices"):
+            if rounds:
+                document["job"] |= {"chunks": [1, 2], "schedules": [], "depths": [], "zero": []}
+                document["cluster"]["nodes"] *= 2
             with suppress(InputError):
                 model, cluster, job = objects(document)
                 yield model, cluster, job.of(model)
 
 
-def every_priced(seeds: Iterable[int]) -> Iterator[tuple[TeamQuestion, list[TeamQuestion]]]:
+def every_priced(seeds: Iterable[int], rounds: bool = False) -> Iterator[tuple[TeamQuestion, list[TeamQuestion]]]:
     """The least way at each micro-batch size, with all ways that are priced there."""
-    for model, cluster, job in with_teams(seeds):
+    for model, cluster, job in with_teams(seeds, rounds):
         with suppress(InputError):
             for team, ways in every_way(model, cluster, job).items():
                 priced: dict[Any, list[tuple[Split, Model]]] = {}
@@ -90,9 +98,9 @@ def test_no_way_takes_less_than_the_least_way() -> None:
     assert seen > 20 and equal
 
 
-def values(seeds: Iterable[int]) -> Iterator[tuple[TeamQuestion, list[TeamQuestion], int]]:
+def values(seeds: Iterable[int], rounds: bool = False) -> Iterator[tuple[TeamQuestion, list[TeamQuestion], int]]:
     """Least ways, the ways that are priced, and the best plan that was found of these."""
-    for least, priced in every_priced(seeds):
+    for least, priced in every_priced(seeds, rounds):
         spaces = Spaces(least.model, least.cluster, least.job, least.split)
         if all(map(bounds_ways, spaces)):
             found = []
@@ -111,10 +119,11 @@ def search_below(value: int, spaces: Spaces) -> PlanSearch:
     return search
 
 
-def test_no_plan_is_below_the_bound_of_the_least_way() -> None:
-    """Neither of all strategies, nor of the ways that are priced, together or in halves."""
+@pytest.mark.parametrize("rounds", [False, True])
+def test_no_plan_is_below_the_bound_of_the_least_way(rounds: bool) -> None:
+    """Neither of all strategies, nor of the ways that are priced, together or in halves, with several stages or one."""
     seen = raised = 0
-    for least, priced, value in values(SEEDS[150:] if QUICK else MANY[600:3000]):
+    for least, priced, value in values(SEEDS[150:] if QUICK else MANY[600:3000], rounds):
         spaces = Spaces(least.model, least.cluster, least.job, least.split)
         bound = lower_bound(spaces, search_below(value, spaces))
         assert bound <= value

@@ -57,6 +57,11 @@ class Crossing(NamedTuple):
 class Prices:
     """Cache of a model's costs on a cluster's kinds of device.
 
+    Attributes
+    ----------
+    sums : bool
+        Whether sums of gradients, and gathers, at the ends of a step count. A bound of several ways may do without.
+
     Raises
     ------
     InputError
@@ -65,6 +70,7 @@ class Prices:
 
     def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job.of(model), split
+        self.sums = True
         self._tables: dict[tuple[str, int], Table] = {}
         self.kept = Kept(model, self.job)
 
@@ -236,6 +242,11 @@ class Prices:
         """True if replicas gather parameters in the next step; the bottleneck has none: there the sum counts both."""
         return self.job.level > 0 and self.job.objective is not Objective.BOTTLENECK
 
+    @property
+    def _gathers_shares(self) -> bool:
+        """Whether such gathers are those of level 1, at the begin of a step."""
+        return self.sums and self._gathers and self.job.level == 1
+
     @staticmethod
     def _each(ring: Collective, sizes: Array) -> Array:
         """Nanoseconds of a gather, or of a sum of one share per replica, of each of these sizes by itself."""
@@ -250,14 +261,14 @@ class Prices:
     def _sums(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds in which each layer's gradients are summed at the end of a step, without `reduce_base`."""
         times = self.summing(ring).times(self.kept.parameters(kind))
-        return times if self.job.level < SHARDED else np.zeros_like(times)
+        return times if self.sums and self.job.level < SHARDED else np.zeros_like(times)
 
     def reduce(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of the sum of each layer's gradients, without `reduce_base` and `lost`; shape (n,).
 
         Of super layers, where backwards hide some, the least that is left of them: see `folded.first_to_run`.
         """
-        if self.model.folding is None or not self._speed_at_ends(kind):
+        if not self.sums or self.model.folding is None or not self._speed_at_ends(kind):
             return self._hidden(kind, self._sums(kind, ring))
         return self._hidden(kind, self.summing(ring).times(self._first_to_run(kind)[0]))
 
@@ -287,11 +298,11 @@ class Prices:
 
     def reduce_base(self, ring: Collective) -> int:
         """Nanoseconds of such a sum that do not depend on bytes."""
-        return self.summing(ring).base if self.job.level < SHARDED else 0
+        return self.summing(ring).base if self.sums and self.job.level < SHARDED else 0
 
     def gather(self, ring: Collective, sizes: Array) -> Array:
         """Nanoseconds in which replicas send each other so many updated bytes, without `gather_base`."""
-        return ring.one_way.times(sizes) if self._gathers and self.job.level == 1 else np.zeros_like(sizes)
+        return ring.one_way.times(sizes) if self._gathers_shares else np.zeros_like(sizes)
 
     def first_gathers(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> tuple[Array, Array]:
         """Nanoseconds of each layer's gather at the begin of a step, and of what hides other gathers: each (n,).
@@ -315,7 +326,7 @@ class Prices:
 
     def gather_base(self, ring: Collective) -> int:
         """Nanoseconds of a gather that do not depend on bytes."""
-        return ring.one_way.base if self._gathers and self.job.level == 1 else 0
+        return ring.one_way.base if self._gathers_shares else 0
 
     def update(self, table: Table, replicas: int) -> Array:
         """Nanoseconds of each layer's optimiser step on one of so many replicas; shape (n,)."""

@@ -33,7 +33,8 @@ def enumerates_groups(space: Space) -> bool:
 
 def _lists_shapes(space: Space) -> bool:
     """Return True if all pairs of a shape and a partition are listed; sharded stages have few shapes as it is."""
-    return space.small and space.job.level < SHARDED and not space.splits
+    turns = space.unfolding is not None and space.unfolding.folding.turns  # whose services have times of their own
+    return space.small and space.job.level < SHARDED and not space.splits and not turns
 
 
 def searches_locally(space: Space) -> bool:
@@ -49,7 +50,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
 
         yield from graph_nodes(space)
         return
-    if space.unfolding is not None:
+    if space.unfolding is not None and not _lists_shapes(space):
         for size in space.sizes:
             least = space.lower_bounds(size).evenly_shared(space.cluster)
             yield RemainingGroupsNode(least, space, size, early=False)
@@ -132,4 +133,4 @@ def _first_plans(space: Space) -> Iterator[Node]:
         for layout in packed_layouts(space, space.job.batch // size):
             least = layout_lower_bound(space, size, layout)
             if least is not None:
-                yield FirstPlansNode(least, space, layout, size, alternating)
+                yield FirstPlansNode(least, space, size, layout, alternating)

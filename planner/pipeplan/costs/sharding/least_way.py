@@ -11,8 +11,9 @@ docs/bounds/teams.md has the proof ("The least way").
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import fields, replace
 from fractions import Fraction
+from operator import attrgetter
 
 import numpy as np
 
@@ -41,6 +42,8 @@ FIGURES = (
 )
 """What is the least of all strategies, each by itself."""
 LEAST = Provenance("analytic", "the least of several ways")
+
+_figures = attrgetter(*(field.name for field in fields(LayerCost)))
 
 Least = tuple[LayerCost, int]
 """The least costs of a layer, and bytes of its parameters."""
@@ -119,7 +122,7 @@ def least_model(models: Sequence[Model], size: int) -> Model:
     rows = [{profile.device: profile for profile in model.profiles if profile.micro_batch == size} for model in models]
     profiles = []
     for kind in rows[0]:
-        every = np.array([[astuple(cost) for cost in row[kind].costs] for row in rows])
+        every = np.array([[_figures(cost) for cost in row[kind].costs] for row in rows])
         profiles.append(Profile(kind, size, tuple(LayerCost(*cost) for cost in every.min(0).tolist()), LEAST))
     kept = np.array([[layer.parameters for layer in model.layers] for model in models]).min(0).tolist()
     ties = []

@@ -33,6 +33,15 @@ FIRST_OF_LOT = 2
 
 
 @dataclass
+class SpaceNode(Node):
+    """Plans of a space at a micro-batch size, all of them or some."""
+
+    bound: int
+    space: Space
+    size: int
+
+
+@dataclass
 class DeviceGroupsNode(Node):
     """Device groups and a micro-batch size; below are nodes of 1F1B and of other families, then one node per family.
 
@@ -109,16 +118,13 @@ class EarlyDeviceGroups(DeviceGroupsNode):
 
 
 @dataclass
-class UnplacedNode(Node):
+class UnplacedNode(SpaceNode):
     """The device groups at a micro-batch size of a space that has few; with ``modes``, those of one row of modes.
 
     They are listed and placed once their bound has its turn: with teams there are thousands of such spaces, and a row
     names all devices.
     """
 
-    bound: int
-    space: Space
-    size: int
     modes: Modes = ()
 
     @property

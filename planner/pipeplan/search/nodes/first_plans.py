@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
+from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
@@ -19,13 +20,10 @@ SHARE = 0.15
 
 
 @dataclass
-class FirstPlansNode(Node):
+class FirstPlansNode(SpaceNode):
     """A few plans on packed device groups of one number of replicas. Other nodes bound these groups."""
 
-    bound: int
-    space: Space
     layout: Layout
-    size: int
     alternating: bool
 
     @property

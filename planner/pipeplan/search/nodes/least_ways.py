@@ -15,18 +15,16 @@ import numpy as np
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.core.splits import Split
+from pipeplan.costs.folded import folded
 from pipeplan.costs.sharding.least_way import least_model
 from pipeplan.search import nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
-from pipeplan.search.nodes.device_groups import UnplacedNode
+from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
-from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.sentinels import UNLIMITED
-
-RootNode = ShapesNode | UnplacedNode
 
 
 def bounds_ways(space: Space) -> bool:
@@ -65,6 +63,8 @@ class BoundSearch(PlanSearch):
 def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
     """Return a lower bound in nanoseconds on the plans of some spaces, at most the search's cutoff."""
     every = promising(spaces)
+    for space in every:
+        space.prices.sums = space.unfolding is None  # backwards that count in part hide sums of super layers
     own = BoundSearch(
         replace(search.limits, time=max(search.left / 2, 0.0), gap=0.0), cluster_of=search.cluster_of, backend="exact"
     )
@@ -74,17 +74,18 @@ def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
     for node in nodes_of(every):
         if node.turn is not Turn.EARLY:  # which only finds plans
             own.push(node)
+    own.resume()
     return max(own.raise_bound() - rounding, 0)
 
 
 def together(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield root nodes, those of ways over equal teams at one micro-batch size together."""
-    groups: dict[Hashable, dict[Split, list[RootNode]]] = {}
+    groups: dict[Hashable, dict[Split, list[SpaceNode]]] = {}
     for node in nodes:
-        if isinstance(node, ShapesNode | UnplacedNode) and isinstance(node.space.split, Split):
-            split = node.space.split
+        if isinstance(node, SpaceNode) and isinstance(node.space.split, Split):
+            split, rounds = node.space.split, node.space.model.rounds
             if bounds_ways(node.space):
-                ways = groups.setdefault((split.sizes, split.placements, split.passes, node.size), {})
+                ways = groups.setdefault((split.sizes, split.placements, split.passes, node.size, rounds), {})
                 ways.setdefault(split, []).append(node)
                 continue
         yield node
@@ -105,10 +106,10 @@ class LeastWaysNode(Node):
     """
 
     bound: int
-    ways: Sequence[Sequence[RootNode]] = field(repr=False)
+    ways: Sequence[Sequence[SpaceNode]] = field(repr=False)
 
     @classmethod
-    def of(cls, ways: Sequence[Sequence[RootNode]]) -> "LeastWaysNode":
+    def of(cls, ways: Sequence[Sequence[SpaceNode]]) -> "LeastWaysNode":
         """The node of these, with the least of their bounds."""
         return cls(min(node.bound for own in ways for node in own), ways)
 
@@ -116,6 +117,11 @@ class LeastWaysNode(Node):
     def rank(self) -> tuple[int, ...]:
         """Before single ways: one bound for many."""
         return (0, -len(self.ways))
+
+    @property
+    def turn(self) -> Turn:
+        """Late where devices have several stages, as the nodes."""
+        return Turn.BY_BOUND if self.ways[0][0].space.unfolding is None else Turn.LATE
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound of all; divide them in two if that is not enough."""
@@ -131,7 +137,7 @@ class LeastWaysNode(Node):
         return Step.split([LeastWaysNode.of(own) for own in below])
 
     @property
-    def _nodes(self) -> list[RootNode]:
+    def _nodes(self) -> list[SpaceNode]:
         return [node for own in self.ways for node in own]
 
     def _spaces(self) -> Iterator[Space]:
@@ -143,10 +149,14 @@ class LeastWaysNode(Node):
         for spaces in levels.values():
             first = next(iter(spaces))
             job = replace(first.job, micro_batches=(first.job.batch // size,))
-            yield Space(least_model([space.model for space in spaces], size), first.cluster, job, first.split)
+            folding = first.model.folding
+            least = least_model([space.model.unfolded or space.model for space in spaces], size)
+            model = least if folding is None else folded(least, folding.rounds, folding.turns)
+            assert model is not None, "there are spaces of so many rounds"
+            yield Space(model, first.cluster, job, first.split)
 
 
-def _measures(node: RootNode) -> tuple[int, int, int]:
+def _measures(node: SpaceNode) -> tuple[int, int, int]:
     """Time, saved bytes and parameters of all layers of a way on the first kind of device."""
     table = node.space.prices.table(node.space.classes[0].kind, node.size)
     parameters = sum(layer.parameters for layer in node.space.model.layers)

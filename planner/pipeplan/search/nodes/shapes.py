@@ -24,8 +24,8 @@ from pipeplan.core.cluster import Overlap as Waits
 from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.schedules import Family
-from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
-from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes
 from pipeplan.search.space.in_flight import InFlightBox
@@ -47,18 +47,20 @@ LOT = 16
 
 
 @dataclass
-class ShapesNode(Node):
+class ShapesNode(SpaceNode):
     """Node of all device groups at a micro-batch size whose shapes are not opened yet."""
 
-    bound: int
-    space: Space
-    size: int
     _rows: Iterator[tuple[int, bool, Modes]] | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
         """After opened device groups."""
         return (3, self.size)
+
+    @property
+    def turn(self) -> Turn:
+        """Late where devices have several stages: plans of one are sought first."""
+        return Turn.BY_BOUND if self.space.unfolding is None else Turn.LATE
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Open the shapes of least bound, unless the time is over."""
@@ -204,7 +206,7 @@ class ShapeTables:
         fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
         longer = [np.where(fits, row, 0) for row in longer]
         send = [self._send[end] for end in ends]
-        first, late = self._first_slices(spans), self._late_behind
+        first, late = self._first_to_pass(spans), self._late_behind
         sums = Sums(
             forward=[self._forward[c, b] - self._forward[c, a] for c, _, a, b in spans],
             backward=[
@@ -224,6 +226,8 @@ class ShapeTables:
         )
         share = [-(-self._many // w) for w in width]
         following = [np.maximum(most - np.maximum(k, 1), 0) for most, k in zip(share, warm_up, strict=True)]
+        if self._space.unfolding is not None:  # forwards of a device's stages differ
+            following = [0 * k for k in warm_up]
         hop = [np.ones_like(shape), *(self._busiest(*pair) for pair in pairwise(width))]
         hop.append(hop[0])
         space = self._space
@@ -238,9 +242,9 @@ class ShapeTables:
         least: Array = found.reshape(len(shapes), len(edges)).min(axis=1, initial=NEVER)
         return least
 
-    def _first_slices(self, spans: list[tuple[Array, Array, Array, Array]]) -> RoleSums | None:
-        """Times of the first slice of each stage, the least; None of whole sequences."""
-        if self._space.model.slices == 1:
+    def _first_to_pass(self, spans: list[tuple[Array, Array, Array, Array]]) -> RoleSums | None:
+        """Times ahead: of the first slice of each stage, or of a device's least stage; None where all is ahead."""
+        if self._space.model.slices == 1 and self._space.unfolding is None:
             return None
         forward, backward = (
             [row[c, b] - row[c, a] for c, _, a, b in spans] for row in (self._first_forward, self._first_backward)
@@ -277,7 +281,8 @@ class ShapeTables:
         """Least micro-batches on the busiest resource of a hop: every lcm-th joins the same replicas."""
         most = int(max(width.max(), behind.max())) + 1
         period = np.array([[lcm(a, b) for b in range(most)] for a in range(most)])
-        counts: Array = self._space.model.slices * -(-self._many // period[width, behind])
+        passages = self._space.model.slices * self._space.model.rounds
+        counts: Array = passages * -(-self._many // period[width, behind])
         return counts
 
 

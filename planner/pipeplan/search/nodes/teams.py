@@ -17,9 +17,8 @@ from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.search import any_order_nodes, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.infeasible import promising
-from pipeplan.search.nodes.device_groups import UnplacedNode
+from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.least_ways import bounds_ways, lower_bound, together
-from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.opening import Opening
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -95,7 +94,7 @@ class TeamsNode(Node):
 
     def _known(self, node: Node) -> Node:
         """The node with the bound that was known of its way, if that was more."""
-        if isinstance(node, ShapesNode | UnplacedNode) and isinstance(node.space.split, Split):
+        if isinstance(node, SpaceNode) and isinstance(node.space.split, Split):
             split = node.space.split
             if not split.mesh:
                 known = self.opening.least.steps_of(split.team).of((split.placements, split.passes), node.size)
