@@ -25,7 +25,7 @@ from pipeplan_formulations.partition.spans import NEVER
 from referee import questions
 from referee.bridge import objects
 from referee.documents import Document
-from referee.placed import PLACED
+from referee.placed import PLACED, SPLIT
 from referee.rounds import in_rounds
 
 MOST = 12
@@ -56,6 +56,8 @@ def asked(number: int) -> Document:
         random.choice(nodes)["devices"].append(dict(nodes[0]["devices"][0]))
     job["zero"] = [random.choice((0, 1))]
     job |= {"overlap_reduction": random.random() < 0.8}
+    if job["schedules"][0] not in SPLIT and number % 4 == 3:
+        job["objective"] = "period"
     if random.random() < 0.5:
         job["replicas"] = [2]
     return document

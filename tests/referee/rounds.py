@@ -86,8 +86,11 @@ def refusal(document: Document) -> str | None:
         return "a family with two copies of all weights"
     if job.get("intra_layer") and (several or named & {*PLACED}):
         return "several stages of divided layers"
-    if (several or named & {*PLACED}) and job.get("objective", "step") != "step":
-        return "several stages in anything but a step"
+    objective = job.get("objective", "step")
+    if (several or named & {*PLACED}) and objective == "bottleneck":
+        return "several stages in an endless pipeline"
+    if named & {*SPLIT} and objective != "step":
+        return "split backwards in anything but a step"
     if several and named and not named & {*PLACED}:
         return "several stages under families of one stage each"
     if named & {*SPLIT} and unparted(document):
@@ -306,8 +309,8 @@ def in_rounds(random: Random, document: Document) -> None:
     if random.random() < 0.95:
         job.pop("intra_layer", None)
         job.pop("staleness", None)
-        if job.get("objective", "step") != "step":
-            job.pop("objective")
+        if job.get("objective", "step") == "bottleneck" or {*job["schedules"]} & {*SPLIT}:
+            job.pop("objective", None)
         if job.get("zero") and min(job["zero"]) > 1:
             job["zero"] = [random.choice((0, 1)), *job["zero"]]
         if random.random() < 0.8:

@@ -335,10 +335,8 @@ class Job:
     def _check_chunks(self) -> None:
         """Refuse what several stages of a device exclude."""
         many = f"{max(self.chunks)} stages of a device (chunks)"
-        if self.objective is not Objective.STEP:
-            raise InputError(
-                f"{many} are planned for the time of a step; ask for the objective 'step', not {self.objective.value!r}"
-            )
+        if not self.objective.simulated:
+            raise InputError(f"{many} shorten steps; ask for the objective 'step' or 'period', or for one stage")
         if 1 in self.chunks:
             return
         if "any" in self.schedules:

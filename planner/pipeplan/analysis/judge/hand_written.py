@@ -186,7 +186,7 @@ class HandWritten:
 
     def job(self, job: Job) -> Job:
         """The job without what is a matter of the plan."""
-        if (self.placed or self.is_found) and job.objective is not Objective.STEP:
+        if self.is_found and job.objective is not Objective.STEP:
             raise InputError(
                 f"schedule {self.schedule} is judged by the time of a step; ask for the objective 'step', not "
                 f"{job.objective.value!r}"
@@ -214,7 +214,7 @@ class HandWritten:
         """
         if self.token_slices > 1 and not job.slices:
             job = replace(job, slices=(1, self.token_slices))
-        if self.placed and not job.chunks and not job.schedules and job.objective is Objective.STEP:
+        if self.placed and not job.chunks and not job.schedules and job.objective.simulated and not job.staleness:
             job = replace(job, chunks=(1, self.chunks or PLACED[self.schedule].chunks or 2))
         sizes = {1, *usual, *self.team}
         if job.teams or set(self.team) == {1} or job.intra_layer or not job.objective.simulated:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pipeplan.analysis.judge.hand_written import HandWritten
 from pipeplan.analysis.judge.priced import Priced
 from pipeplan.core.cluster import StageDevices
-from pipeplan.core.job import SHARDED, Job, Recompute
+from pipeplan.core.job import SHARDED, Job, Objective, Recompute
 from pipeplan.core.plan import Plan
 from pipeplan.core.wording import counted
 from pipeplan.schedules import PLACED, Family
@@ -96,8 +96,11 @@ def _schedule(space: Space, candidate: Candidate, written: HandWritten) -> str:
     searched, name = ", ".join(space.schedules), candidate.family.name
     if not written.is_found:
         chunks = f" --chunks {candidate.chunks}" if candidate.chunks > 1 else ""
-        splits = ", which splits backwards" * (name in PLACED and PLACED[name].splits)
-        return f"its schedule is {name}{splits}; searched are {searched} (--schedules {name}{chunks} searches it)"
+        splits = name in PLACED and PLACED[name].splits
+        never = splits and space.job.objective is not Objective.STEP
+        never |= name in PLACED and not PLACED[name].in_rounds
+        option = "" if never else f" (--schedules {name}{chunks} searches it)"
+        return f"its schedule is {name}{', which splits backwards' * splits}; searched are {searched}{option}"
     ask = " (--schedules any searches such orders)" if space.job.level < SHARDED else ""
     what = "its order is no family's" if name == FOUND else f"its schedule is {name}"
     return f"{what}, searched are {searched}{ask}"

@@ -20,6 +20,7 @@ from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.least_ways import bounds_ways, lower_bound, together
 from pipeplan.search.space.opening import Opening
+from pipeplan.search.space.rounds import split_families
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import OutOfTimeError
@@ -86,7 +87,9 @@ class TeamsNode(Node):
 
     def _of_least_way(self, search: PlanSearch, ways: TeamWays, between: Between, size: int) -> int:
         """A lower bound on all ways with this between layers, at most the cutoff; 0 if none is known."""
-        question = least_way(ways, between, size, self.opening.least.job) if ways.model.slicing is None else None
+        job = self.opening.least.job
+        whole = ways.model.slicing is None and not split_families(job)
+        question = least_way(ways, between, size, job) if whole else None
         if question is None:
             return 0
         spaces = Spaces(question.model, question.cluster, question.job, question.split)

@@ -31,7 +31,7 @@ class Constraints:
 
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         self._index = {name: i for i, name in enumerate(model.names)}
-        self._model, self._cluster, self._job = model, cluster, job
+        self._model, self._cluster, self._job, self._rounds = model, cluster, job, 1
         self.cuts = np.ones(len(model.layers) - 1, np.bool_)
         # Forbidden stage boundaries: after single layers, and between layers kept together.
         for name in job.no_cut_after:
@@ -60,6 +60,7 @@ class Constraints:
     def folded(self, folding: Folding) -> "Constraints":
         """Return the constraints on super layers: a cut between them cuts all rounds, and a pin holds for all runs."""
         found, rounds = copy(self), range(folding.rounds)
+        found._rounds = folding.rounds
         found.cuts = np.logical_and.reduce([self.cuts[folding.cuts(each)] for each in rounds])
         home = {layer: i for each in rounds for i, run in enumerate(folding.runs(each)) for layer in range(*run)}
         found._pins = [(home[layer], where) for layer, where in self._pins]
@@ -99,10 +100,14 @@ class Constraints:
         # Too few layers, devices or allowed boundaries for the least number of stages.
         if not job.depths or min(job.depths) <= min(int(self.cuts.sum()) + 1, devices // least):
             return None
-        depth = min(job.depths)
-        asked = f"{_stages(depth)} or more are asked for (depths)"
+        depth, rounds = min(job.depths), self._rounds
+        asked = f"{_stages(rounds * depth)} or more are asked for (depths)"
+        asked += f", {rounds} on each device" if rounds > 1 else ""
         if depth > layers:
-            return f"No plan fits: {asked}, and {self._model.name} has {layers} layers; ask for fewer stages."
+            most = (
+                f"has {layers} layers" if rounds == 1 else f"has layers for {rounds * layers} in {rounds} equal rounds"
+            )
+            return f"No plan fits: {asked}, and {self._model.name} has {most}; ask for fewer stages."
         if depth * least > devices:
             each = f" of {least} replicas or more (replicas)" if least > 1 else ""
             return (
@@ -110,9 +115,10 @@ class Constraints:
                 f"{' or replicas' if least > 1 else ''}."
             )
         names = " and ".join(name for name in ("together", "no_cut_after") if getattr(job, name))
+        left = _stages(rounds * (int(self.cuts.sum()) + 1))
         return (
-            f"No plan fits: {asked}, and {names} leave{'' if ' and ' in names else 's'} at most "
-            f"{_stages(int(self.cuts.sum()) + 1)}, as {int((~self.cuts).sum())} of the {layers - 1} cuts between the "
+            f"No plan fits: {asked}, and {names} leave{'' if ' and ' in names else 's'} at most {left}, as "
+            f"{int((~self.cuts).sum())} of the {layers - 1} cuts between the "
             f"{layers} layers of {self._model.name} are forbidden; ask for fewer stages, or allow more cuts."
         )
 

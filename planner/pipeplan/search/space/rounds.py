@@ -50,7 +50,11 @@ class Rounds:
         for name in named:
             if not PLACED[name].in_rounds:
                 family(name)  # which says what it does
-        _require_steps(named, job)
+        if named and not job.objective.simulated:
+            raise InputError(
+                f"schedule {named[0]!r} shortens steps; ask for the objective 'step' or 'period', not "
+                f"{job.objective.value!r}"
+            )
         if max(job.chunks, default=1) > 1 and job.schedules and not named:
             raise InputError(
                 f"{max(job.chunks)} stages of a device (chunks) run in the order of a family that places them, not in "
@@ -60,7 +64,7 @@ class Rounds:
 
     def __iter__(self) -> Iterator[Laid]:
         """Yield the ways to lay stages for which there are families."""
-        if self._inner or self._job.objective is not Objective.STEP:
+        if self._inner or not self._job.objective.simulated or self._job.staleness:
             return
         for each in map(Laid, *zip(*product(self.numbers, (False, True)), strict=True)):
             if self.order(each):
@@ -91,12 +95,15 @@ class Rounds:
                 f"{counted(turns, 'stage')} on each of two devices or more (chunks) need {2 * turns} layers, and "
                 f"{many.name} has {blocks}; ask for {max(blocks // 2, 1)} or fewer"
             )
-        depths = job.depths or range(2 * turns, turns * len(self._cluster.devices) + 1)
+        devices = len(self._cluster.devices)
+        if devices == 1:
+            raise InputError(f"{counted(turns, 'stage')} of a device (chunks) need two devices, and there is one")
+        depths = job.depths or range(2 * turns, turns * devices + 1)
         depths = tuple(depth // turns for depth in depths if depth % turns == 0 and depth > turns)
         if not depths:
             raise InputError(
                 f"{counted(turns, 'stage')} on each of two devices or more (chunks) make a multiple of {turns} in all; "
-                f"asked for are {', '.join(map(str, job.depths)) or 'those of one device'} (depths)"
+                f"asked for are {', '.join(map(str, job.depths))} (depths)"
             )
         own = replace(job, chunks=(), teams=(), unlike_teams=False, schedules=self.order(laid), depths=depths)
         return model, own
@@ -115,6 +122,11 @@ class Rounds:
         return f"its schedule is {candidate.family.name}, which is searched where it is named (schedules)"
 
 
+def split_families(job: Job) -> list[str]:
+    """Return the named families that split backwards into input and weight gradients."""
+    return [name for name in job.schedules if name in SPLIT or (name in PLACED and PLACED[name].splits)]
+
+
 def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
     """Refuse families of split backwards, if any is named, where parts of backwards have no times, or are no matter.
 
@@ -122,8 +134,12 @@ def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
     ------
     InputError
     """
-    named = [name for name in job.schedules if name in SPLIT or (name in PLACED and PLACED[name].splits)]
-    _require_steps(named, job)
+    named = split_families(job)
+    if named and job.objective is not Objective.STEP:
+        raise InputError(
+            f"schedule {named[0]!r} splits backwards, which is searched for the least step; ask for the objective "
+            f"'step', not {job.objective.value!r}"
+        )
     rows = [(profile.device, profile.costs) for profile in model.profiles]
     rows += [(own.device, costs) for own in model.slice_profiles for costs in (own.first, own.last)]
     for device, costs in rows if named else ():
@@ -134,12 +150,3 @@ def check_halves(model: Model, cluster: Cluster, job: Job) -> None:
                     f"no times of the two parts of layer {name!r}; give it input_gradient and weight_gradient, or name "
                     "other schedules"
                 )
-
-
-def _require_steps(named: list[str], job: Job) -> None:
-    """Refuse schedules that are searched for the time of a step, for another objective."""
-    if named and job.objective is not Objective.STEP:
-        raise InputError(
-            f"schedule {named[0]!r} is searched for the least step; ask for the objective 'step', not "
-            f"{job.objective.value!r}"
-        )
