@@ -1,6 +1,8 @@
 """The bounds of devices with several stages each against the simulated steps of their plans."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from itertools import chain, combinations
 from random import Random
@@ -13,9 +15,12 @@ from pipeplan.core.errors import InputError
 from pipeplan.costs import folded, table
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.evaluate import evaluate
+from pipeplan.search.nodes.least_ways import least_rows
+from pipeplan.search.nodes.rows import RowTables, bounded_rows, bounds_rows
 from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
 from pipeplan.search.space import candidates
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.device_groups import Mode, Modes
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations import partition
@@ -73,9 +78,9 @@ def spaces_of(document: Document) -> Iterator[Space]:
         yield from own
 
 
-def plans(space: Space, random: Random) -> Iterator[tuple[Candidate, tuple[int, ...]]]:
+def plans(space: Space, random: Random, size: int = 0) -> Iterator[tuple[Candidate, tuple[int, ...]]]:
     """Some candidates, each with some boundaries that fit."""
-    size = random.choice(space.sizes)
+    size = size or random.choice(space.sizes)
     groups = [each for each, _ in space.device_groups(size)]
     for own in random.sample(groups, min(len(groups), MOST)):
         for candidate in space.candidates(own, size):
@@ -133,6 +138,74 @@ def test_sums_over_rounds_where_one_counts_are_noticed(
     """Forwards of a run hide its later gathers, and one stage of a device holds least."""
     monkeypatch.setattr(room, name, wrong)
     assert [*beaten([number])]
+
+
+def in_loops(number: int) -> Document:
+    """A random question of which rows of modes are bounded together."""
+    random, document = Random(f"in loops {number}"), asked(number)
+    document["cluster"]["overlap"] = True
+    document["job"] |= {"schedules": [random.choice(("interleaved", "looped-bfs"))], "chunks": [random.choice((2, 3))]}
+    return document
+
+
+def another_way(number: int, document: Document) -> Document:
+    """The same question of a model whose layers take other times and bytes."""
+    random, other = Random(f"another way {number}"), deepcopy(document)
+    for profile in other["model"]["profiles"]:
+        for cost in profile["costs"].values():
+            for name in ("forward", "backward", "update", "saved"):
+                cost[name] = cost[name] * random.choice((1, 2, 4)) // 2
+    return other
+
+
+def below_rows(numbers: Iterable[int]) -> Iterator[str]:
+    """Simulated steps that take less than the bound of their row: of a way alone, or of the least of two."""
+    for number in numbers:
+        random, first = Random(f"rows {number}"), in_loops(number)
+        for spaces in zip(spaces_of(first), spaces_of(another_way(number, first)), strict=False):
+            for size in spaces[0].sizes if bounds_rows(spaces[0]) else ():
+                joined: dict[Modes, int] = {}
+                with suppress(InputError):  # at sizes that are not profiled
+                    joined = {row.modes: row.bound for row in least_rows(spaces, size)}
+                for space in spaces:
+                    own = {row.modes: row.bound for row in bounded_rows(space, size)}
+                    class_of = {device.index: c for c, each in enumerate(space.classes) for device in each.devices}
+                    for candidate, boundaries in plans(space, random, size):
+                        modes = tuple(Mode(class_of[group[0].index], len(group)) for group in candidate.chain.groups)
+                        value = evaluate(space.cluster, candidate, boundaries).value
+                        if value < max(joined.get(modes, NEVER if joined else 0), own.get(modes, NEVER)):
+                            yield f"question {number}: {candidate.label}, {boundaries}: {value} below its row"
+
+
+def whole_devices_ahead(own: RowTables) -> None:
+    """As if the next device began behind all that a device does of a micro-batch."""
+    own._first_forward, own._first_backward = own._forward, own._backward
+
+
+def slowest_hops(own: RowTables) -> None:
+    """As if every hop took as long as the slowest one."""
+    own._send[...], own._latency[...] = own._send.max(initial=0), own._latency.max()
+
+
+@pytest.mark.parametrize(("wrong", "number"), [(whole_devices_ahead, 5), (slowest_hops, 31)])
+def test_bounds_of_rows_of_more_than_the_least_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, wrong: Callable[[RowTables], None], number: int
+) -> None:
+    """Rows stand for all placements and partitions, so each number is the least."""
+    begin = RowTables.__init__
+
+    def begun(own: RowTables, *asked: Any) -> None:
+        begin(own, *asked)
+        wrong(own)
+
+    monkeypatch.setattr(RowTables, "__init__", begun)
+    assert [*below_rows([number])]
+
+
+@pytest.mark.parametrize("numbers", [range(40), rarely(range(40, 1000))], ids=len)
+def test_no_plan_in_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
+    """What rows of modes are bounded by is no more than the step of any plan, nor is the least of two ways."""
+    assert [*below_rows(numbers)] == []
 
 
 @pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 600))], ids=len)

@@ -14,7 +14,8 @@ from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.graph.reach import applies
-from pipeplan.search.nodes.device_groups import RemainingGroupsNode, UnplacedNode
+from pipeplan.search.nodes.device_groups import RemainingGroupsNode
+from pipeplan.search.nodes.rows import RowsNode
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
@@ -53,7 +54,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
     if space.unfolding is not None and not _lists_shapes(space):
         for size in space.sizes:
             least = space.lower_bounds(size).evenly_shared(space.cluster)
-            yield RemainingGroupsNode(least, space, size, early=False)
+            yield RowsNode(least, space, size) if space.few else RemainingGroupsNode(least, space, size, early=False)
         return
     if _lists_shapes(space):
         for size in space.sizes:
@@ -61,7 +62,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         return
     if space.few:
         for size in space.sizes:
-            yield UnplacedNode(space.lower_bounds(size).of_any(space.cluster), space, size)
+            yield RowsNode(space.lower_bounds(size).of_any(space.cluster), space, size)
         if space.job.objective.simulated:
             yield from _first_plans(space)
         return

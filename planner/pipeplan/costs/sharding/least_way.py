@@ -10,10 +10,11 @@
 docs/bounds/teams.md has the proof ("The least way").
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -119,18 +120,27 @@ def _shared(ways: TeamWays, between: Between, size: int, kind: DeviceKind, tie: 
 def least_model(models: Sequence[Model], size: int) -> Model:
     """Return the model whose layers have the least of these models' costs at one micro-batch size, and parameters."""
     first = models[0]
-    rows = [{profile.device: profile for profile in model.profiles if profile.micro_batch == size} for model in models]
-    profiles = []
-    for kind in rows[0]:
-        every = np.array([[_figures(cost) for cost in row[kind].costs] for row in rows])
-        profiles.append(Profile(kind, size, tuple(LayerCost(*cost) for cost in every.min(0).tolist()), LEAST))
     kept = np.array([[layer.parameters for layer in model.layers] for model in models]).min(0).tolist()
     ties = []
     for tie in first.ties:
         at = first.names.index(tie.layers[0])
         least = min(_share(model, tie, at) for model in models)
         ties.append(int(least * kept[at]))
-    return device_model(first, profiles, kept, ties)
+    return device_model(first, _profiles(models, size, np.min), kept, ties)
+
+
+def most_model(models: Sequence[Model], size: int) -> Model:
+    """Return the first of these models with the most of their costs at one micro-batch size."""
+    return replace(models[0], profiles=tuple(_profiles(models, size, np.max)))
+
+
+def _profiles(models: Sequence[Model], size: int, choose: Callable[..., Any]) -> list[Profile]:
+    rows = [{profile.device: profile for profile in model.profiles if profile.micro_batch == size} for model in models]
+    profiles = []
+    for kind in rows[0]:
+        every = choose([[*map(_figures, row[kind].costs)] for row in rows], axis=0)
+        profiles.append(Profile(kind, size, tuple(LayerCost(*cost) for cost in every.tolist()), LEAST))
+    return profiles
 
 
 def _share(model: Model, tie: Tie, first: int) -> Fraction:

@@ -3,7 +3,7 @@
 ::
 
     enumerated       DeviceGroupsNode DeviceGroupsNode …    each with its own bound
-    few              UnplacedNode                           one bound over all; then one for each row of modes
+    few              UnplacedNode                           one bound for each row of modes (`nodes.rows`)
     remaining        RemainingGroupsNode                    one bound over all of them, until the last one is enumerated
 
 One dynamic programme bounds all families of a DeviceGroupsNode at once. It has the memory of the family that holds
@@ -119,13 +119,9 @@ class EarlyDeviceGroups(DeviceGroupsNode):
 
 @dataclass
 class UnplacedNode(SpaceNode):
-    """The device groups at a micro-batch size of a space that has few; with ``modes``, those of one row of modes.
+    """The device groups of one row of modes at a micro-batch size, placed once their bound has its turn."""
 
-    They are listed and placed once their bound has its turn: with teams there are thousands of such spaces, and a row
-    names all devices.
-    """
-
-    modes: Modes = ()
+    modes: Modes
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -133,12 +129,9 @@ class UnplacedNode(SpaceNode):
         return (1, len(self.modes))
 
     def advance(self, search: PlanSearch) -> Step[Node]:  # noqa: ARG002
-        """List the rows of modes, or place one."""
-        if self.modes:
-            every = self.space.placing.of(self.modes)
-            return Step.split([DeviceGroupsNode(self.bound, self.space, groups, self.size) for groups in every])
-        rows = self.space.all_modes(self.size)
-        return Step.split([replace(self, bound=max(bound, self.bound), modes=modes) for modes, bound in rows])
+        """Place the row."""
+        every = self.space.placing.of(self.modes)
+        return Step.split([DeviceGroupsNode(self.bound, self.space, groups, self.size) for groups in every])
 
 
 @dataclass

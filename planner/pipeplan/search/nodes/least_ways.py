@@ -7,21 +7,24 @@
     way 7                   a way whose bound is below the best plan: it has the nodes of its own
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
+from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
 from pipeplan.costs.folded import folded
-from pipeplan.costs.sharding.least_way import least_model
+from pipeplan.costs.pricing import Prices
+from pipeplan.costs.sharding.least_way import least_model, most_model
 from pipeplan.search import nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
+from pipeplan.search.nodes.rows import Row, RowsNode, bounded_rows, bounds_rows, try_row
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -78,14 +81,20 @@ def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
     return max(own.raise_bound() - rounding, 0)
 
 
+def by_rows(node: SpaceNode) -> bool:
+    """Whether a node's ways are bounded by rows of modes: those of small spaces are by what lies below, too."""
+    return isinstance(node, RowsNode) and bounds_rows(node.space)
+
+
 def together(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield root nodes, those of ways over equal teams at one micro-batch size together."""
     groups: dict[Hashable, dict[Split, list[SpaceNode]]] = {}
     for node in nodes:
         if isinstance(node, SpaceNode) and isinstance(node.space.split, Split):
-            split, rounds = node.space.split, node.space.model.rounds
-            if bounds_ways(node.space):
-                ways = groups.setdefault((split.sizes, split.placements, split.passes, node.size, rounds), {})
+            split, rows = node.space.split, by_rows(node)
+            if rows or bounds_ways(node.space):
+                alike = split.sizes, split.placements, split.passes, node.size, node.space.model.rounds, rows
+                ways = groups.setdefault(alike, {})
                 ways.setdefault(split, []).append(node)
                 continue
         yield node
@@ -120,14 +129,16 @@ class LeastWaysNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Late where devices have several stages, as the nodes."""
-        return Turn.BY_BOUND if self.ways[0][0].space.unfolding is None else Turn.LATE
+        """Late where devices have several stages, as the nodes; where rows bound them, they find plans soon."""
+        first = self.ways[0][0]
+        return Turn.BY_BOUND if first.space.unfolding is None or by_rows(first) else Turn.LATE
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound of all; divide them in two if that is not enough."""
         if search.cutoff is None or len(self.ways) == 1:
             return Step.split(self._nodes)
-        self.bound = max(self.bound, lower_bound(self._spaces(), search))
+        rows = by_rows(self._nodes[0])
+        self.bound = max(self.bound, self._of_rows(search, search.cutoff) if rows else self._below(search))
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         for node in self._nodes:
@@ -140,24 +151,62 @@ class LeastWaysNode(Node):
     def _nodes(self) -> list[SpaceNode]:
         return [node for own in self.ways for node in own]
 
-    def _spaces(self) -> Iterator[Space]:
-        """The spaces of the least way of all, one for each level of ZeRO."""
+    def _below(self, search: PlanSearch) -> int:
+        """A lower bound on the plans of the least way, by its nodes."""
+        return lower_bound((least_space(own, self._nodes[0].size) for own in self._levels().values()), search)
+
+    def _of_rows(self, search: PlanSearch, cutoff: int) -> int:
+        """A lower bound on the plans of the least way, by rows of modes, at most the cutoff.
+
+        The row that has it is tried on the fastest way.
+        """
+        size, least = self._nodes[0].size, cutoff
+        fastest = min(self.ways, key=lambda own: _measures(own[0]))
+        for level, spaces in self._levels().items():
+            for row in least_rows(spaces, size, cutoff)[:1]:
+                least = min(least, row.bound)
+                for node in fastest:
+                    if node.space.job.level == level and not search.fathoms(row.bound):
+                        try_row(search, node.space, size, row)
+        return least
+
+    def _levels(self) -> dict[int, list[Space]]:
+        """The spaces of each level of ZeRO."""
         levels: dict[int, dict[Space, None]] = {}
         for node in self._nodes:
             levels.setdefault(node.space.job.level, {})[node.space] = None
-        size = self._nodes[0].size
-        for spaces in levels.values():
-            first = next(iter(spaces))
-            job = replace(first.job, micro_batches=(first.job.batch // size,))
-            folding = first.model.folding
-            least = least_model([space.model.unfolded or space.model for space in spaces], size)
-            model = least if folding is None else folded(least, folding.rounds, folding.turns)
-            assert model is not None, "there are spaces of so many rounds"
-            yield Space(model, first.cluster, job, first.split)
+        return {level: list(spaces) for level, spaces in levels.items()}
+
+
+def least_space(spaces: Sequence[Space], size: int) -> Space:
+    """Return the space of the least way of all at one micro-batch size."""
+    first = spaces[0]
+    job = replace(first.job, micro_batches=(first.job.batch // size,))
+    return Space(_of_model(least_model, spaces, size), first.cluster, job, first.split)
+
+
+def least_rows(spaces: Sequence[Space], size: int, most: int | None = None) -> list[Row]:
+    """Return the rows of modes of the least way of all, bounded as `bounded_rows` does: for each of the ways.
+
+    Their sums and gathers are hidden as in the way that hides most.
+    """
+    space = least_space(spaces, size)
+    hiding = Prices(_of_model(most_model, spaces, size), space.cluster, space.job, space.split)
+    return bounded_rows(space, size, most, hiding)
+
+
+def _of_model(join: Callable[[Sequence[Model], int], Model], spaces: Sequence[Space], size: int) -> Model:
+    """The model that is joined of those of spaces, folded as they are."""
+    first = spaces[0].model
+    whole = join([space.model.unfolded or space.model for space in spaces], size)
+    own = whole if first.folding is None else folded(whole, first.folding.rounds, first.folding.turns)
+    assert own is not None, "as many layers as in each of the ways"
+    return own
 
 
 def _measures(node: SpaceNode) -> tuple[int, int, int]:
     """Time, saved bytes and parameters of all layers of a way on the first kind of device."""
-    table = node.space.prices.table(node.space.classes[0].kind, node.size)
+    prices = node.space.prices if node.space.unfolding is None else node.space.unfolding.prices
+    table = prices.table(node.space.classes[0].kind, node.size)
     parameters = sum(layer.parameters for layer in node.space.model.layers)
     return int((table.forward + table.backward).sum()), int(table.saved.sum()), parameters

@@ -22,7 +22,7 @@ import numpy as np
 from pipeplan.core.cluster import Link
 from pipeplan.core.cluster import Overlap as Waits
 from pipeplan.costs.chain import Array
-from pipeplan.costs.pricing import usable_memory
+from pipeplan.costs.pricing import Prices, usable_memory
 from pipeplan.schedules import Family
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode
@@ -91,13 +91,15 @@ def sorted_shapes(space: Space, size: int) -> list[tuple[int, bool, Modes]]:
         for alternating in (True, False):
             families = [each for each in space.families if each.alternates is alternating]
             if families or (alternating and space.free):
-                bounds = tables.bounds(numbers, _counts(space, families, alternating, numbers[..., 1], many), depth)
+                bounds = tables.bounds(
+                    numbers, counts_in_flight(space, families, alternating, numbers[..., 1], many), depth
+                )
                 found = zip(bounds.tolist(), shapes, strict=True)
                 rows += [(bound, alternating, modes) for bound, modes in found if bound < NEVER]
     return sorted(rows, key=lambda row: (row[0], len(row[2])))
 
 
-def _counts(space: Space, families: Sequence[Family], alternating: bool, widths: Array, many: int) -> Array:
+def counts_in_flight(space: Space, families: Sequence[Family], alternating: bool, widths: Array, many: int) -> Array:
     """Least and most micro-batches in flight over the families: shape (2, shapes, stages)."""
     two_lanes = any(each.two_lanes for each in families)
     rows, place = np.unique(widths, axis=0, return_inverse=True)
@@ -129,12 +131,16 @@ class _Terms:
 
 
 class ShapeTables:
-    """Least times and bytes of layers by class and replicas, over all placements of a shape on the nodes."""
+    """Least times and bytes of layers by class and replicas, over all placements of a shape on the nodes.
 
-    def __init__(self, space: Space, size: int) -> None:
+    ``widest``: the most replicas of a stage that is asked about. ``hiding``: prices of layers that hide no less of sums
+    and gathers, if those of the space are not to.
+    """
+
+    def __init__(self, space: Space, size: int, widest: int | None = None, hiding: Prices | None = None) -> None:
         self._space, self._many = space, space.job.batch // size
         classes, prices, job = space.classes, space.prices, space.job
-        most = min(max(len(each.devices) for each in classes), self._many)
+        most = widest or min(max(len(each.devices) for each in classes), self._many)
         tables = [prices.table(each.kind, size) for each in classes]
         widths = range(1, most + 1)
 
@@ -149,10 +155,13 @@ class ShapeTables:
         ]
         least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
         self._resident, self._update = sums_before(least.resident), sums_before(least.update)
-        hides = np.stack([prices.hides(each.kind, size) for each in classes])
+        hides = np.stack([(hiding or prices).hides(each.kind, size) for each in classes])
+        ahead = least.gather_hides.max(axis=1)
+        if hiding is not None:
+            ahead = ahead.any() * np.stack([hiding.table(each.kind, size).forward for each in classes])
         self._reductions = Collectives(
             Exposed(least.reduce, hides[:, None], least.reduce_base),
-            Exposed(least.gather, least.gather_hides.max(axis=1)[:, None], least.gather_base),
+            Exposed(least.gather, ahead[:, None], least.gather_base),
             everywhere=job.objective.value == "period",
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)

@@ -1,0 +1,195 @@
+"""`RowsNode`: rows of modes at a micro-batch size, bounded together by one programme over the layers, or super layers.
+
+::
+
+    row        a stage of 2 replicas, and two of 1, on any nodes
+    layers     0 1 2 3 4 5 6 7        reach(s, e): the least of the largest bound of stages 0 … s − 1,
+               │   2   │ 1 │ 1 │                   over all partitions of the layers before e
+
+What depends on the nodes, or on other stages, is the least that it may be (docs/bounds/chain.md, "Rows of modes"). Rows
+below the incumbent are placed on devices, one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.job import SHARDED, Objective
+from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.pricing import Prices
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
+from pipeplan.search.nodes.device_groups import SpaceNode, UnplacedNode
+from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight
+from pipeplan.search.space.device_groups import Modes
+from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
+from pipeplan_formulations.partition.spans import NEVER
+
+
+def bounds_rows(space: Space) -> bool:
+    """Return True if rows of modes are bounded together; not where that is unproved, or they have waiting passes."""
+    job, model = space.job, space.model
+    step = job.objective is Objective.STEP and not job.staleness and job.level < SHARDED
+    whole = model.slicing is None and not space.splits and (model.folding is None or not model.folding.turns)
+    return step and whole and space.few and space.cluster.overlap is Overlap.COPY and ANY not in job.schedules
+
+
+class Row(NamedTuple):
+    """A row of modes with a lower bound in nanoseconds, and the partition that has it if it is known."""
+
+    bound: int
+    modes: Modes
+    boundaries: Boundaries = ()
+
+
+def bounded_rows(space: Space, size: int, most: int | None = None, hiding: Prices | None = None) -> list[Row]:
+    """Return the rows of modes that may fit, the least bound first; bounds above ``most`` are not close.
+
+    ``hiding``: prices of layers that hide no less of sums and gathers.
+    """
+    rows = [Row(bound, modes) for modes, bound in space.all_modes(size) if most is None or bound < most]
+    if rows and bounds_rows(space):
+        tables = RowTables(space, size, max(mode.replicas for row in rows for mode in row.modes), hiding)
+        closer = zip(rows, tables.of_rows([row.modes for row in rows]), strict=True)
+        rows = [own._replace(bound=max(own.bound, row.bound)) for row, own in closer if own.bound < NEVER]
+    return sorted(rows, key=lambda row: (row.bound, len(row.modes)))
+
+
+def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
+    """Simulate the partition of a row on its first devices."""
+    if row.boundaries:
+        for groups in islice(space.placing.of(row.modes), 1):
+            search.submit_all(space.candidates(groups, size), row.boundaries)
+
+
+@dataclass
+class RowsNode(SpaceNode):
+    """The rows of modes of a space that has few, at a micro-batch size."""
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Before device groups, which are below."""
+        return (1, 0)
+
+    @property
+    def turn(self) -> Turn:
+        """Late where devices have several stages: one of each is sought first."""
+        return Turn.BY_BOUND if self.space.unfolding is None else Turn.LATE
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Open the rows that may be better than the incumbent, and try the best of them at once."""
+        rows = bounded_rows(self.space, self.size, search.cutoff)
+        for row in rows[:1]:
+            if not search.fathoms(row.bound):
+                try_row(search, self.space, self.size, row)
+        nodes = [UnplacedNode(max(row.bound, self.bound), self.space, self.size, row.modes) for row in rows]
+        return Step.split(nodes) if search.cutoff is None else Step.leave(search.cutoff, nodes)
+
+
+class RowTables(ShapeTables):
+    """Least times and bytes of super layers, and the programme over them."""
+
+    def of_rows(self, rows: Sequence[Modes]) -> Iterator[Row]:
+        """Yield the least bound over all partitions of each row, in nanoseconds; `NEVER` where none fits."""
+        deepest, n = max(map(len, rows)), self._forward.shape[1] - 1
+        keys: dict[tuple[int, int, int, int], int] = {}
+        stages = np.full((len(rows), deepest), -1)
+        for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
+            for s, (mode, (held, late)) in enumerate(zip(modes, counts, strict=True)):
+                stages[number, s] = keys.setdefault((mode.device_class, mode.replicas, held, late), len(keys))
+        depth = np.array([len(modes) for modes in rows])
+        way, ending, trip, least = self._terms(*np.array([*keys]).T)
+        there, hop = self._hop
+        least = least[stages[:, 0]][:, None, None]
+        # reach[row, e]: the least of the largest bound of the stages so far, which hold layers 0 … e − 1;
+        # start[s, row, e]: where the last of them begins then
+        reach, start = np.full((len(rows), n + 1), NEVER), np.zeros((deepest, len(rows), n + 1), np.int64)
+        reach[:, 0] = 0
+        found = reach[:, -1].copy()
+        for s in range(deepest):
+            own = np.flatnonzero(depth > s)
+            at, hops = stages[own, s], hop * (depth[own] - 1)[:, None, None]
+            terms = way[at] + least[own] + s * hop, ending[at] + s * there, trip[at] + least[own] + hops
+            worst = np.maximum(np.maximum.reduce(terms), reach[own, :, None])
+            start[s, own] = worst.argmin(axis=1)
+            reach[own] = worst.min(axis=1)
+            last = np.flatnonzero(depth == s + 1)
+            found[last] = reach[last, n]
+        for number, (modes, bound) in enumerate(zip(rows, found.tolist(), strict=True)):
+            edges = [n]
+            for s in reversed(range(len(modes))):
+                edges.append(int(start[s, number, edges[-1]]))
+            yield Row(min(bound, NEVER), modes, tuple(reversed(edges)))
+
+    def _in_flight(self, rows: Sequence[Modes]) -> Iterator[list[tuple[int, int]]]:
+        """Yield for each stage of each row what its memory holds, and the forwards behind its first backward.
+
+        The least of each; none of the latter are known where a device has several stages.
+        """
+        space, widths = self._space, [tuple(mode.replicas for mode in modes) for modes in rows]
+        known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for depth, same in groupby(sorted(set(widths), key=len), key=len):
+            every = np.array([*same]).reshape(-1, depth)
+            held, most = counts_in_flight(space, space.families, space.free, every, self._many)
+            late = np.maximum(-(-self._many // every) - np.maximum(most, 1), 0) * (space.unfolding is None)
+            for own, *counts in zip(every.tolist(), held.tolist(), late.tolist(), strict=True):
+                known[tuple(own)] = [*zip(*counts, strict=True)]
+        return (known[own] for own in widths)
+
+    @cached_property
+    def _hop(self) -> tuple[int, int]:
+        """Least nanoseconds of a hop one way, and there and back."""
+        cuts = np.flatnonzero(self._space.constraints.cuts)
+        there = int((self._send[..., cuts] + self._latency[..., None]).min(initial=NEVER)) if len(cuts) else 0
+        return there, 2 * there
+
+    def _terms(self, kind: Array, replicas: Array, held: Array, late: Array) -> tuple[Array, Array, Array, Array]:
+        """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
+
+        Shape (modes, n + 1, n + 1), `NEVER` where a span does not fit; and that ending, the least of each mode.
+        """
+        n = self._forward.shape[1] - 1
+        a, b = np.triu_indices(n + 1, 1)
+        ends = np.append(self._space.constraints.cuts, True)[b - 1]
+        a, b = a[ends], b[ends]
+        c, w, k = kind[:, None], replicas[:, None] - 1, held[:, None]
+        many = -(-self._many // replicas)[:, None]
+        forward = self._forward[c, b] - self._forward[c, a]
+        longer = self._repeated(kind, w, a, b, k)
+        fits = longer < IMPOSSIBLE
+        backward = self._backward[c, b] - self._backward[c, a] + np.where(fits, longer, 0)
+        finish = self._reductions((c, w), a, b) + self._update[c, w, b] - self._update[c, w, a]
+        there, both = (
+            np.insert(np.cumsum(np.diff(row, axis=1).min(axis=0)), 0, 0)
+            for row in (self._first_forward, self._first_forward + self._first_backward)
+        )
+        busy = many * (forward + backward)
+        served = np.maximum((many - 1) * forward, late[:, None] * forward + (many - 1) * backward)
+        service = forward + backward + served
+        terms = both[a] + busy, there[a] + busy + finish, both[-1] - (both[b] - both[a]) + service
+
+        def on_spans(each: Array) -> Array:
+            dense = np.full((len(kind), n + 1, n + 1), NEVER)
+            dense[:, a, b] = np.where(fits, each, NEVER)
+            return dense
+
+        first = np.where(fits & (a == 0), finish, NEVER).min(axis=1)
+        way, ending, trip = map(on_spans, terms)
+        return way, ending, trip, np.where(first < NEVER, first, 0)
+
+    def _repeated(self, kind: Array, width: Array, a: Array, b: Array, held: Array) -> Array:
+        """Least recomputed forward time with which spans fit; a lower bound, `IMPOSSIBLE` where nothing fits."""
+        received, longer = self._received.min(axis=0), np.zeros((len(kind), len(a)), np.int64)
+        for number, options in enumerate(self._options):
+            own = np.flatnonzero(kind == number)
+            w, k = width[own], held[own]
+            resident = self._resident[number, w, b] - self._resident[number, w, a]
+            kept = self._saved[number, b] - self._saved[number, a] + np.where(a > 0, received[number, a], 0)
+            spare = self._limit[number] - resident - k * kept
+            longer[own] = options.quick_lower_bound(a, b, k, spare)
+        return longer
