@@ -1,6 +1,7 @@
 """Frontiers of sharding problems against all choices; classes of signatures; equal blocks."""
 
 from importlib import import_module
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.shardings import UNLIMITED, Block, every_choice, pareto, shardings
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits
-from pipeplan_formulations.sharding import Edge, Sharding, elimination, frontier, sets
+from pipeplan_formulations.sharding import Edge, Sharding, elimination, frontier, least, least_sums, sets
 from pipeplan_formulations.sharding.classes import classes
 from pipeplan_formulations.sharding.frontier import eliminated
 
@@ -91,6 +92,16 @@ def test_ends_of_the_frontier_are_the_least_costs(problem: Sharding) -> None:
     for d in range(problem.sums):
         alone = frontier(problem.project(np.eye(problem.sums, dtype=np.int64)[[d]], maxima=False), clock())
         assert alone.points.tolist() == ([[int(found[:, d].min())]] if len(found) else [])
+
+
+@given(shardings(operators=5).filter(lambda each: each.sums > 0), st.sampled_from([1, 2**14]))
+@settings(max_examples=80, deadline=None)
+def test_least_sums_are_those_of_all_choices(problem: Sharding, cells: int) -> None:
+    """Each by itself; also where tables are too large to be joined for all."""
+    sums = problem.project(np.eye(problem.sums, dtype=np.int64), maxima=False)
+    _, costs = every_choice(sums)
+    with mock.patch.object(least, "SMALL", cells):
+        assert least_sums(sums, clock()) == tuple(map(min, zip(*costs, strict=True)))
 
 
 @given(shardings(), st.integers(0, 2**32 - 1), st.booleans())

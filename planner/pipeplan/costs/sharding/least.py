@@ -6,6 +6,7 @@ of all strategies along one axis, redistributions, sums and updates included: on
 docs/bounds/teams.md has the proofs ("Ways that are not known yet").
 """
 
+from functools import partial
 from math import gcd
 
 import numpy as np
@@ -21,7 +22,7 @@ from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan_formulations.common.clock import no_limit
-from pipeplan_formulations.sharding import frontier
+from pipeplan_formulations.sharding import least_sums
 
 COUNTED, IN_HALVES = ("forward", "backward"), ("forward", "input_gradient", "weight_gradient")
 ONCE = combined(("summed", "update"))
@@ -45,7 +46,9 @@ def least_work(teams: Teams, kind: DeviceKind, size: int, passes: tuple[str, ...
 def least_steps(
     ways: TeamWays, between: Between, kind: DeviceKind, size: int, count: int, passes: tuple[str, ...] = COUNTED
 ) -> NDArray[np.int64]:
-    """Return for each layer the least nanoseconds of a member in a step, in any way along one axis.
+    """Return for each layer the least nanoseconds of a member, in any way along one axis: in a step, and in one pass.
+
+    The latter is of one micro-batch, without what is done once.
 
     Parameters
     ----------
@@ -57,42 +60,45 @@ def least_steps(
         Of micro-batches.
     count : int
         Micro-batches of the step, in each of which all ``passes`` run. Sums over the team and the update run once.
-        With 0, one micro-batch without these.
     passes : tuple of str
+
+    Returns
+    -------
+    array, shape (2, n)
 
     Raises
     ------
     BeyondIntegersError, TooLargeError
     """
-    known: dict[LayerWays, int] = {}
+    known: dict[LayerWays, tuple[int, int]] = {}
     found = []
     for number, (layer, cost) in enumerate(zip(ways.model.layers, ways.teams.costs(kind, size), strict=True)):
         whole = sum(getattr(cost, name) for name in passes)
         if not layer.operators:
-            found.append(count * whole + cost.update if count else whole)
+            found.append((count * whole + cost.update, whole))
             continue
         own = ways.layer(number, kind, size, *ends_of(*between, number))
         if own not in known:
             known[own] = _least_step(own, count, passes)
         found.append(known[own])
-    return np.array(found, np.int64)
+    return np.array(found, np.int64).T
 
 
-def _least_step(own: LayerWays, count: int, passes: tuple[str, ...]) -> int:
-    """Nanoseconds of a layer in a step: of whole operators, or of split ones with what this adds to each of them.
+def _least_step(own: LayerWays, count: int, passes: tuple[str, ...]) -> tuple[int, int]:
+    """Nanoseconds of a layer in a step, and in one pass: of whole operators, or of split ones with what this adds.
 
     0 if there is no choice: then no way has this between its layers.
     """
-    problem, layer, many = own.problem, own.rooflines, max(count, 1)
-    rows = many * combined(passes) + ONCE * (count > 0)
-    points = frontier(problem.sharding.project(rows), no_limit()).points
-    if not len(points):
-        return 0
-    costs = int(points[0, 0])
-    costs += many * sum(map(layer.constant, passes))
-    whole: int = many * sum(getattr(layer.cost, name) for name in passes)
-    more = if_split(problem)
-    return max(costs, min(whole, costs + many * sum(more[name] for name in passes)))
+    problem, layer = own.problem, own.rooflines
+    rows = np.concatenate([count * combined(passes) + ONCE, combined(passes)])
+    sums = least_sums(problem.sharding.project(rows), no_limit())
+    if not sums:
+        return 0, 0
+    constant, whole = (sum(map(each, passes)) for each in (layer.constant, partial(getattr, layer.cost)))
+    more = sum(map(if_split(problem).__getitem__, passes))
+    costs = [(many, least + many * constant) for many, least in zip((count, 1), sums, strict=True)]
+    step, once = (max(own, min(many * whole, own + many * more)) for many, own in costs)
+    return step, once
 
 
 def _least(rooflines: Rooflines, team: int, passes: tuple[str, ...]) -> int:

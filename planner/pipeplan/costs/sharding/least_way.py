@@ -32,15 +32,9 @@ from pipeplan.costs.sharding.question import TeamQuestion
 from pipeplan.costs.sharding.ties import shared_bytes
 from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan_formulations.common.clock import Clock, no_limit
-from pipeplan_formulations.sharding import frontier
+from pipeplan_formulations.sharding import least_sums
 
-FIGURES = (
-    combined(("forward",)),
-    combined(("backward",)),
-    combined(("update", "summed")),
-    combined(("saved",)),
-    combined(("parameters",)),
-)
+FIGURES = combined(("forward",), ("backward",), ("update", "summed"), ("saved",), ("parameters",))
 """What is the least of all strategies, each by itself."""
 LEAST = Provenance("analytic", "the least of several ways")
 
@@ -84,12 +78,9 @@ def least_way(ways: TeamWays, between: Between, size: int, job: Job) -> TeamQues
 
 def _least(own: LayerWays, whole: LayerCost, clock: Clock) -> Least | None:
     """The least of a layer; whole operators may be faster than split ones with what this adds to each."""
-    found = list[int]()
-    for row in FIGURES:
-        points = frontier(own.problem.sharding.project(row), clock).points
-        if not len(points):
-            return None
-        found.append(int(points[0, 0]))
+    found = least_sums(own.problem.sharding.project(FIGURES), clock)
+    if not found:
+        return None
     forward, backward, update, saved, parameters = found
     more, layer = if_split(own.problem), own.rooflines
     cost = LayerCost(

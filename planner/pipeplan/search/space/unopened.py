@@ -175,8 +175,8 @@ class LeastSteps:
 
     def _raised(self, between: Between, size: int) -> int:
         """The bound of the best strategies of each layer."""
-        evenly = self._bound(size, self._steps(size, between, self._job.batch // size), 0.0)
-        return max(evenly, self._bound(size, self._steps(size, between, 0), self._share) if self._share else 0)
+        steps, passes = self._steps(size, between, self._job.batch // size)
+        return max(self._bound(size, steps, 0.0), self._bound(size, passes, self._share) if self._share else 0)
 
     def _bound(self, size: int, work: Mapping[str, Array], share: float) -> int:
         """The bound of the least nanoseconds of a micro-batch by kind; ``share``: of a micro-batch's way."""
@@ -197,12 +197,12 @@ class LeastSteps:
             for name, kind, ways in self._kinds
         }
 
-    def _steps(self, size: int, between: Between, count: int) -> dict[str, Array]:
-        """The least time on teams of each of so many micro-batches, what is done once included; with 0 without it."""
-        many, found = count * self._slices, dict[str, Array]()
+    def _steps(self, size: int, between: Between, count: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The least time on teams of each of so many micro-batches, what is done once included, and of one without."""
+        steps, passes = dict[str, Array](), dict[str, Array]()
         for name, kind, ways in self._kinds:
             if between in ways.between():
-                rows = [least_steps(ways, between, kind, size, many, each) for each in self._passes]
-                least = np.minimum.reduce(rows)
-                found[name] = least // count if count else self._slices * least
-        return found
+                rows = [least_steps(ways, between, kind, size, count * self._slices, each) for each in self._passes]
+                step, one = np.minimum.reduce(rows)
+                steps[name], passes[name] = step // count, self._slices * one
+        return steps, passes
