@@ -36,7 +36,7 @@ def test_layers_without_parameters_beside_no_buffers_are_noticed(monkeypatch: py
         return np.where(own.reaching > 0, with_buffers(own, workspace, *rest), workspace)
 
     monkeypatch.setattr(Units, "with_buffers", wrong)
-    assert "bytes" in noticed(some_are_bare, in_shards, first=76)
+    assert "bytes" in noticed(some_are_bare, in_shards, first=102)
 
 
 def tight(document: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def test_homes_at_the_speed_of_the_slowest_kind_are_noticed(monkeypatch: pytest.
     monkeypatch.setattr(
         Prices, "_speed_at_ends", lambda own, _: min(speed(own, kind) for kind in own.cluster.kinds.values())
     )
-    assert noticed(tied_over_kinds, unlike_beside_sums)
+    assert noticed(tied_over_kinds, unlike_beside_sums, first=157)
 
 
 def on_a_fast_network(document: dict[str, Any]) -> None:
@@ -160,4 +160,4 @@ def test_second_ties_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPa
     """As if a stage summed nothing for a copy beside its own weights that others copy."""
     copied = SharedWeights.copied
     monkeypatch.setattr(SharedWeights, "copied", lambda own, a, b: own.layers[0] == 0 and copied(own, a, b))
-    assert noticed(lambda document: len(document["model"]["layers"]) == 3, with_two_ties, first=44)
+    assert noticed(lambda document: len(document["model"]["layers"]) == 3, with_two_ties, first=63)

@@ -127,23 +127,23 @@ def without_looking_back(shares: Any, *_: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "wrong", "change"),
+    ("owner", "name", "wrong", "change", "first"),
     [
-        (table, "_of_slices", without_growth, roomy),
-        (SlicedLayer, "kept", lambda *_: 0, narrow),
-        (costs_of_slices, "one_by_one", lambda _model, costs, _kind: costs, unmeasured),
-        (families, "_counts", one_more, roomy),
-        (families, "_order", in_time, in_halves),
-        (costs_of_slices, "measured", lambda *_: ((), {}), roomy),
-        (costs_of_slices, "shares_at", without_looking_back, roomy),
+        (table, "_of_slices", without_growth, roomy, 0),
+        (SlicedLayer, "kept", lambda *_: 0, narrow, 0),
+        (costs_of_slices, "one_by_one", lambda _model, costs, _kind: costs, unmeasured, 65),
+        (families, "_counts", one_more, roomy, 65),
+        (families, "_order", in_time, in_halves, 0),
+        (costs_of_slices, "measured", lambda *_: ((), {}), roomy, 88),
+        (costs_of_slices, "shares_at", without_looking_back, roomy, 379),
     ],
 )
 def test_wrong_slices_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any], change: Any
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any], change: Any, first: int
 ) -> None:
     """Attention that does not grow, keys, operators as one, more held, weight gradients in time, measured slices."""
     monkeypatch.setattr(owner, name, wrong)
-    assert noticed(sliced, change)
+    assert noticed(sliced, change, first)
 
 
 def test_bounds_whose_first_slice_takes_all_the_time_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
