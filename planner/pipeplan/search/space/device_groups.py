@@ -17,6 +17,7 @@ the node and gradients leave it; with large ones the other way round. Tiles fill
     tile 2     node 0: stages 0 0 1 1                      node 1: stages 2 2 3 3
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ class DeviceClass:
     def even(self) -> bool:
         """True if all nodes of the class hold equally many of its devices."""
         return len(self.nodes) * self.per_node == len(self.devices)
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The place in ``devices`` behind the last device of each run of one node."""
+        edges = (i for i, (a, b) in enumerate(pairwise(self.devices), 1) if a.node != b.node)
+        return (*edges, len(self.devices))
 
     @cached_property
     def nodes(self) -> frozenset[int]:
@@ -232,12 +239,10 @@ def shares_equally(job: Job, replicas: int, micro_batches: int) -> bool:
 
 def _used(device_class: DeviceClass, count: int) -> tuple[Device, ...]:
     """The first ``count`` devices of a class, shifted so that the last node is full: on the fewest nodes."""
-    ends = [i + 1 for i, (a, b) in enumerate(pairwise(device_class.devices)) if a.node != b.node] + [
-        len(device_class.devices)
-    ]
+    ends = device_class.ends
     if count <= ends[0]:
         return device_class.devices[:count]
-    end = next(end for end in ends if end >= count)
+    end = ends[bisect_left(ends, count)]
     return device_class.devices[end - count : end]
 
 

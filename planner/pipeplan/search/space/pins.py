@@ -12,9 +12,9 @@ come from a packed one, or a tiled one, by an exchange of devices (docs/bounds/s
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from pipeplan.core.cluster import Cluster, Device, StageDevices
 from pipeplan.costs.chain import Boundaries
@@ -93,50 +93,59 @@ def every_placement(
     far stand for each other.
     """
     slots = [(s, mode.device_class) for s, mode in enumerate(modes) for _ in range(mode.replicas)]
-    edges = [sum(mode.replicas for mode in modes[:s]) for s in range(len(modes) + 1)]
+    edges = [0, *accumulate(mode.replicas for mode in modes)]
     wanted = [{device for device, home in homes.items() if home == s} for s in range(len(modes))]
     free = _not_pinned(classes, homes)
     pinned = {cluster.devices[device].node for device in homes}
     of_node = [(n if n in pinned else -1, *sorted(node.kinds), node.link) for n, node in enumerate(cluster.nodes)]
+    alike = [_in_rows(sorted(each.nodes), of_node.__getitem__) for each in classes]
 
-    def options(number: int, history: list[tuple[int, ...]], taken: tuple[Device, ...]) -> Iterator[Device]:
+    def options(number: int, history: dict[int, tuple[int, ...]], taken: tuple[Device, ...]) -> Iterator[Device]:
         stage, c = slots[number]
-        here = [device for device in taken if device.index in wanted[stage]]
-        missing = wanted[stage] - {device.index for device in here}
-        left = sum(s == stage for s, _ in slots[number:])
+        missing = wanted[stage] - {device.index for device in taken[edges[stage] :]}
+        left = edges[stage + 1] - number
+        unused = (next((node for node in row if node not in history), None) for row in alike[c])
         seen = set()
-        for node in sorted(classes[c].nodes):
-            alike = (of_node[node], history[node])
+        for node in sorted({*(node for node in unused if node is not None), *(n for n in history if (c, n) in free)}):
+            key = (of_node[node], history.get(node))
             pinned_here = [
                 cluster.devices[device] for device in sorted(missing) if cluster.devices[device].node == node
             ]
-            used = sum(device in free[c, node] for device in taken)
+            used = sum(slots[k][1] == c and taken[k].index not in homes for k in history.get(node, ()))
             rest = pinned_here + free[c, node][used:]
-            if alike not in seen and rest and (pinned_here or left > len(missing)):
-                seen.add(alike)
+            if key not in seen and rest and (pinned_here or left > len(missing)):
+                seen.add(key)
                 yield rest[0]
 
-    def extend(taken: tuple[Device, ...], history: list[tuple[int, ...]]) -> Iterator[tuple[Device, ...]]:
+    def extend(taken: tuple[Device, ...], history: dict[int, tuple[int, ...]]) -> Iterator[tuple[Device, ...]]:
         number = len(taken)
         if number == len(slots):
             yield taken
             return
         for device in options(number, history, taken):
-            after = [*history]
-            after[device.node] = (*after[device.node], number)
+            after = history | {device.node: (*history.get(device.node, ()), number)}
             yield from extend((*taken, device), after)
 
-    for taken in extend((), [() for _ in cluster.nodes]):
+    for taken in extend((), {}):
         yield tuple(taken[a:b] for a, b in pairwise(edges))
+
+
+def _in_rows(nodes: Iterable[int], key: Callable[[int], object]) -> list[list[int]]:
+    """The nodes in rows of those that have the same key."""
+    rows: dict[object, list[int]] = {}
+    for node in nodes:
+        rows.setdefault(key(node), []).append(node)
+    return list(rows.values())
 
 
 def _not_pinned(classes: tuple[DeviceClass, ...], homes: Homes) -> dict[tuple[int, int], list[Device]]:
     """The devices of each class in each node that no layer is pinned to."""
-    return {
-        (c, node): [device for device in device_class.devices if device.node == node and device.index not in homes]
-        for c, device_class in enumerate(classes)
-        for node in device_class.nodes
-    }
+    found: dict[tuple[int, int], list[Device]] = {(c, n): [] for c, each in enumerate(classes) for n in each.nodes}
+    for c, device_class in enumerate(classes):
+        for device in device_class.devices:
+            if device.index not in homes:
+                found[c, device.node].append(device)
+    return found
 
 
 def exchanged(cluster: Cluster, groups: StageDevices, homes: Homes) -> StageDevices | None:
