@@ -17,8 +17,8 @@ from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.shared_weights import with_reductions
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.simulate import makespan, simulate
+from pipeplan.simulate.islands import islands, longest_makespan
 from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
-from pipeplan.simulate.recurrence.lanes import islands
 from pipeplan.simulate.recurrence.leaps import SLOPE, _Leaps, run
 from pipeplan.simulate.recurrence.ticks import Recurrence
 
@@ -128,6 +128,7 @@ def test_replicas_that_share_no_resource_with_others_are_run_by_themselves() -> 
         listed = zip(chain.from_iterable(pipeline.placement), written.orders, strict=True)
         schedule = replace(written, orders=tuple(order for _, order in sorted(listed)))
         assert step_time(pipeline, many, counts) == makespan(schedule, pipeline), seed
+        assert longest_makespan(schedule, pipeline) == makespan(schedule, pipeline), seed
     assert parted > 50
 
 

@@ -13,10 +13,9 @@ from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.throughput import yardstick
-from pipeplan.core.timeline import Timeline
 from pipeplan.costs.network import transfer
 from pipeplan.fpga.line import Line
-from pipeplan.simulate import simulate
+from pipeplan.simulate import makespan
 from pipeplan_formulations.fractional import Positions
 
 NOTHING = 1e-9
@@ -25,12 +24,11 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class EvaluatedLine:
-    """A line with its shares, their value in nanoseconds, and the simulation behind it."""
+    """A line with its shares, their value in nanoseconds, and what was simulated."""
 
     line: Line
     positions: Positions
     value: int
-    timeline: Timeline
     pipeline: Pipeline
     schedule: Schedule
 
@@ -38,19 +36,18 @@ class EvaluatedLine:
 def evaluate(line: Line, positions: Positions) -> EvaluatedLine:
     """Simulate the line's schedule on these shares. Empty stages shorten the line.
 
-    For the bottleneck objective the value is the largest stage load per sample, and the timeline shows one step.
+    For the bottleneck objective the value is the largest stage load per sample.
     """
     line, positions = without_empty_stages(line, positions)
     stages = line.chain.stages
     schedule = line.family.write((1,) * stages, line.micro_batches)
     pipeline = _pipeline(line, positions)
-    timeline = simulate(schedule, pipeline)
     if line.objective is Objective.STEP:
-        value = timeline.makespan
+        value = makespan(schedule, pipeline)
     else:
         sends = [way.occupancy for own in pipeline.transfers for way in own]
         value = -(-max([stage.total(Kind.FORWARD, Kind.BACKWARD) for stage in pipeline.stages] + sends) // line.per)
-    return EvaluatedLine(line, positions, value, timeline, pipeline, schedule)
+    return EvaluatedLine(line, positions, value, pipeline, schedule)
 
 
 def without_empty_stages(line: Line, positions: Positions) -> tuple[Line, Positions]:

@@ -212,14 +212,13 @@ def _result(
     runners_up = whole.runners_up if whole else ()
     if search.incumbent is None:
         assert whole is not None
-        best, timeline = replace(whole.plan, bound=bound), whole.timeline
+        best = replace(whole.plan, bound=bound)
     else:
-        best, timeline = plan(model, job, search.incumbent, bound), search.incumbent.timeline
+        best = plan(model, job, search.incumbent, bound)
         runners_up = ((search.incumbent.line.label, value), *runners_up)
         validate_plan(best, model, cluster)
     return Result(
         plan=best,
-        timeline=timeline,
         job=job,
         status=status,
         stop=stop,

@@ -17,7 +17,7 @@ from pipeplan.costs.in_turn import Holders
 from pipeplan.costs.sharding.mixed import kinds_of
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.simulate import makespan
+from pipeplan.simulate.islands import longest_makespan
 
 
 def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
@@ -64,8 +64,8 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
 def _alone(evaluated: EvaluatedPlan) -> int:
     """Nanoseconds of a step that no other one follows."""
     if not evaluated.priority:
-        return evaluated.timeline.makespan
-    return makespan(evaluated.schedule, with_sums_behind(evaluated.pipeline, evaluated.priority))
+        return longest_makespan(evaluated.schedule, evaluated.pipeline)
+    return longest_makespan(evaluated.schedule, with_sums_behind(evaluated.pipeline, evaluated.priority))
 
 
 def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:

@@ -29,6 +29,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, period, recurrence, rolling_period, simulate
+from pipeplan.simulate.islands import longest_makespan
 from pipeplan.simulate.rolling import BATCHES
 
 SECONDS_PER_ACTION = 3e-6
@@ -83,16 +84,20 @@ class EvaluatedPlan:
     @cached_property
     def timeline(self) -> Timeline:
         """Timeline of one simulated step."""
-        timeline = simulate(self.schedule, self.pipeline)
-        if self.candidate.objective.simulated:
-            long_run = self.candidate.objective is Objective.PERIOD
-            simulated = _period(self.candidate)(self.schedule, self.pipeline) if long_run else timeline.makespan
-            if simulated != self.value:
-                raise AssertionError(
-                    f"{self.label}: the simulated {self.candidate.objective} takes {simulated} ns, the search counted "
-                    f"{self.value} ns; this is an error in pipeplan.simulate.recurrence"
-                )
-        return timeline
+        return simulate(self.schedule, self.pipeline)
+
+    def check(self) -> None:
+        """Compare the value with that of the action lists."""
+        objective = self.candidate.objective
+        if not objective.simulated:
+            return
+        find = _period(self.candidate) if objective is Objective.PERIOD else longest_makespan
+        simulated = find(self.schedule, self.pipeline)
+        if simulated != self.value:
+            raise AssertionError(
+                f"{self.label}: the simulated {objective} takes {simulated} ns, the search counted {self.value} ns; "
+                "this is an error in pipeplan.simulate.recurrence"
+            )
 
 
 def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> EvaluatedPlan:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ from pipeplan.costs.sources import Costs
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.turns import LONG, SHORT, Baseline
+from pipeplan.simulate import timeline_of
 from pipeplan_formulations.common.report import Status, Stop
 
 if TYPE_CHECKING:
@@ -74,8 +76,6 @@ class Result(Tabular):
     Attributes
     ----------
     plan : Plan
-    timeline : Timeline
-        One simulated step; of gradients that are late, several batches.
     job : Job
     status : Status
         ``OPTIMAL`` if value and bound are equal, else ``FEASIBLE``.
@@ -108,7 +108,6 @@ class Result(Tabular):
     """
 
     plan: Plan
-    timeline: Timeline
     job: Job
     status: Status
     stop: Stop
@@ -136,6 +135,11 @@ class Result(Tabular):
             asked = self.robust is None and not row.outside
             if asked and row.value is not None and row.value < self.value:
                 raise ValueError(f"baseline {row.name} beats the answer: {row.value} ns against {self.value} ns")
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """One simulated step of the plan; of gradients that are late, several batches."""
+        return timeline_of(self.plan)
 
     @property
     def gap(self) -> float:

@@ -37,7 +37,6 @@ from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.turns import Baseline
-from pipeplan.simulate import timeline_of
 from pipeplan.solve.question import Question
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
@@ -321,7 +320,6 @@ class Solving:
         plan = self._plan(chosen)
         return Result(
             plan=plan,
-            timeline=timeline_of(plan) if job.staleness else chosen.timeline,
             job=job,
             status=Status.OPTIMAL if search.bound == chosen.value else Status.FEASIBLE,
             stop=search.stop,
@@ -370,6 +368,7 @@ class Solving:
         own = space.model.unfolded or space.model
         plan = build_plan(own, space.cluster, job, chosen, bound)
         validate_plan(plan, own, space.cluster)
+        chosen.check()
         return replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
 
 

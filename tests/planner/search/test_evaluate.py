@@ -35,6 +35,6 @@ def test_values_are_those_of_the_simulation(plans: list[EvaluatedPlan]) -> None:
 
 
 def test_a_wrong_value_is_noticed(plans: list[EvaluatedPlan]) -> None:
-    """The timeline of a plan refuses another step time than the search counted."""
+    """A plan is refused that takes another time than the search counted."""
     with pytest.raises(AssertionError, match="the search counted"):
-        _ = replace(plans[0], value=plans[0].value - 1).timeline
+        replace(plans[0], value=plans[0].value - 1).check()

@@ -146,6 +146,7 @@ def judge(
     if written.is_found:
         within = Limits(time=time_limit, gap=gap, workers=workers, seed=seed)
         best = in_best_order(best, model, written.job(job), written, within)
+    best.evaluated.check()
     searched = written.compared(job, usual_teams(model, cluster, job))
     beyond = outside(best, written, searched)
     how = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}

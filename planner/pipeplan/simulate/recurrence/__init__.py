@@ -24,7 +24,8 @@ Every pair of replicas has a link of its own in the recurrence. Where links shar
 lower bound, that of ``simulate(share=False)``. It is exact if no transfer would have waited (`recurrence.resources`).
 Otherwise an event loop finds the times (`recurrence.events`), still without lists; also where replicas that begin their
 passes together are not alike. With links of their own, stages of equally many replicas are as many pipelines side by
-side, of which one is run (`recurrence.lanes`); so are replicas that share no resource with others.
+side, of which one is run (`recurrence.lanes`); so are replicas that share no resource with others
+(`simulate.islands`).
 """
 
 from collections.abc import Sequence
@@ -32,9 +33,10 @@ from functools import partial
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind
+from pipeplan.simulate.islands import islands
 from pipeplan.simulate.long_run import Advance, earliest_starts, long_run
 from pipeplan.simulate.recurrence.events import run_events
-from pipeplan.simulate.recurrence.lanes import islands, lanes
+from pipeplan.simulate.recurrence.lanes import lanes
 from pipeplan.simulate.recurrence.leaps import run
 from pipeplan.simulate.recurrence.resources import competing, undisturbed
 from pipeplan.simulate.recurrence.ticks import Recurrence
