@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.core.errors import InputError
@@ -45,7 +46,7 @@ class Kind(StrEnum):
     @property
     def per_micro_batch(self) -> bool:
         """False for the reduction, the update and the gather, which run once per step."""
-        return self not in (Kind.REDUCE, Kind.UPDATE, Kind.GATHER)
+        return self in _PARTS
 
     @property
     def part(self) -> Part:
@@ -144,17 +145,17 @@ class Schedule:
                 for value in action[1:]:
                     whole(value, f"stage, micro-batch and slice of an action of device {device}")
 
-    @property
+    @cached_property
     def stages(self) -> int:
         """Number of stages that appear."""
         return 1 + max((action.stage for action in self.actions()), default=-1)
 
-    @property
+    @cached_property
     def micro_batches(self) -> int:
         """Number of micro-batches that appear."""
         return 1 + max((a.micro_batch for a in self.actions() if a.kind.per_micro_batch), default=-1)
 
-    @property
+    @cached_property
     def batches(self) -> int:
         """Number of batches through which the lists run without a flush; sums of gradients run beside those of several.
 

@@ -126,10 +126,8 @@ class Scope:
         """Numbers of replicas in the search."""
         if self.graph:
             return tuple(sorted({way.replicas for size in self.space.sizes for way in widths(self.space, size)}))
-        numbers = range(1, self.max_replicas + 1)
-        return tuple(
-            r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.omitted_widths
-        )
+        asked = self.job.replicas or range(1, self.max_replicas + 1)
+        return tuple(sorted({r for r in asked if r <= self.max_replicas}.difference(self.omitted_widths)))
 
     @cached_property
     def replicated(self) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.schedule import Action, Schedule
+from pipeplan.core.validate.lanes import like_lanes
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
@@ -44,7 +45,7 @@ def longest_makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     alike = list(_alike(pipeline, many)) if own_ranks else []
     if not alike or (pipeline.coupled and len(alike) > 1) or len(alike[0][0]) == min(gcd(*pipeline.replicas), many):
         return makespan(schedule, pipeline)
-    longest = 0
+    longest, like = 0, like_lanes(schedule, pipeline.placement) > 1
     for group in alike:
         part = _island(pipeline, None, group[0])
         homes = sorted(chain.from_iterable(part.placement))
@@ -55,7 +56,7 @@ def longest_makespan(schedule: Schedule, pipeline: Pipeline) -> int:
             runtime=tuple(pipeline.runtime[rank] for rank in homes),
             limits=tuple(pipeline.limits[rank] for rank in homes),
         )
-        for orders in {_orders(schedule, pipeline, each) for each in group}:
+        for orders in {_orders(schedule, pipeline, each) for each in group[: 1 if like else None]}:
             longest = max(longest, makespan(replace(schedule, orders=orders), alone))
     return longest
 

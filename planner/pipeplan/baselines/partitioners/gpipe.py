@@ -1,5 +1,7 @@
 """Partitioners of GPipe (Lingvo) and torchgpipe: shares of cumulative FLOPs, and block partition of times."""
 
+from bisect import bisect_left
+
 import numpy as np
 
 from pipeplan.baselines.partitioners.partitioner import (
@@ -13,6 +15,11 @@ from pipeplan.costs.chain import Array, Boundaries, Chain
 
 
 def gpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """Compute `equal_shares` of the forward FLOPs."""
+    return equal_shares(chain.forward_flops, chain.stages)
+
+
+def equal_shares(flops: Array, stages: int) -> Boundaries:
     """Put layer i on stage ⌊S c_i⌋, with c_i the share of all FLOPs up to and including it; c_i = 1 on the last stage.
 
     ::
@@ -23,12 +30,12 @@ def gpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
 
     Exact: Python's integers, no rounding. Stages can be empty.
     """
-    done = np.cumsum(chain.forward_flops.astype(object))
+    done = np.cumsum(flops.astype(object))
     total = done[-1]
     if total == 0:
         raise NotApplicable("GPipe divides by the forward FLOPs of the model, which are 0")
-    stage_of = [min(int(part) * chain.stages // total, chain.stages - 1) for part in done]
-    return (*(sum(stage < s for stage in stage_of) for s in range(chain.stages)), chain.layers)
+    stage_of = [min(int(part) * stages // total, stages - 1) for part in done]
+    return (*(bisect_left(stage_of, s) for s in range(stages)), len(flops))
 
 
 GPIPE = Partitioner(

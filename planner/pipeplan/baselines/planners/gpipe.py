@@ -6,7 +6,7 @@ the layers needed for the plan to fit are recomputed, as in every other plan; th
 
 from itertools import pairwise
 
-from pipeplan.baselines.partitioners.gpipe import gpipe
+from pipeplan.baselines.partitioners.gpipe import equal_shares
 from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
@@ -22,8 +22,8 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     NotApplicable
         If the partitioner has no partition.
     """
-    chain = price(model, cluster, cluster.devices, micro_batch, job)
-    boundaries = gpipe(chain, job.batch // micro_batch)
+    chain = price(model, cluster, cluster.devices[:1], micro_batch, job)
+    boundaries = equal_shares(chain.forward_flops, len(cluster.devices))
     filled = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
     return (Arrangement((0, *(boundaries[s + 1] for s in filled)), tuple((s,) for s in filled)),)
 

@@ -30,10 +30,15 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
     PlanError
         Listing every device that holds more than it has.
     """
-    lists = enumerate(schedule.orders)
-    peaks = tuple(peak_of_list(order, device, pipeline, schedule.two_lanes) for device, order in lists)
+    known: dict[object, int] = {}  # of lists that are alike but for the numbers of micro-batches
+    peaks: list[int] = []
+    for device, order in enumerate(schedule.orders):
+        key = pipeline.runtime[device], pipeline.stages_on[device], *zip(*(action[:2] for action in order), strict=True)
+        if key not in known:
+            known[key] = peak_of_list(order, device, pipeline, schedule.two_lanes)
+        peaks.append(known[key])
     refuse(f"the schedule {schedule.family!r}", _excess(peaks, schedule, pipeline))
-    return peaks
+    return tuple(peaks)
 
 
 def most_in_flight(order: Sequence[Action], stage: int) -> int:

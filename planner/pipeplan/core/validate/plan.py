@@ -11,6 +11,7 @@ from pipeplan.core.plan import MemoryParts, Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.shared_weights import tied_stages
 from pipeplan.core.units import format_bytes
+from pipeplan.core.validate.lanes import like_lanes
 from pipeplan.core.validate.memory import most_in_flight, validate_memory
 from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.core.wording import counted
@@ -204,6 +205,7 @@ def _listed(groups: Sequence[Sequence[int]]) -> str:
 
 def stage_claims(plan: Plan) -> Iterator[str]:
     """Yield claims on stage times, in-flight counts and the bound that the plan's tables contradict."""
+    lanes = like_lanes(plan.schedule, plan.pipeline.placement)
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
         forward, backward = priced.total(Kind.FORWARD), priced.total(Kind.BACKWARD)
         if (stage.forward, stage.backward) != (forward, backward):
@@ -211,7 +213,7 @@ def stage_claims(plan: Plan) -> Iterator[str]:
                 f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with {forward} and "
                 f"{backward}"
             )
-        homes = plan.pipeline.placement[number]
+        homes = plan.pipeline.placement[number][::lanes]
         held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in homes)
         if held > stage.in_flight:
             yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"

@@ -13,6 +13,7 @@ from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate.deadlock import backwards_too_early, deadlocks
+from pipeplan.core.validate.lanes import first_lane, like_lanes
 
 Placement = Sequence[Sequence[int]]
 """The devices of each stage, one per replica."""
@@ -47,6 +48,13 @@ def validate_schedule(
         Listing every violation: actions that are missing, doubled, unknown or on a wrong device, a joined backward
         beside a split one, a backward before its forward, and the waiting actions of a deadlock.
     """
+    placement = likely_placement(schedule, stages) if placement is None else placement
+    lanes = like_lanes(schedule, placement)
+    if lanes > 1 and micro_batches % lanes == 0:
+        replicated = ((stage,) for stage, own in enumerate(placement) if len(own) > 1)  # these need a reduction
+        lane, own = first_lane(schedule, placement, lanes)
+        if not any(_violations(lane, stages, micro_batches // lanes, own, (*replicated, *tied))):
+            return
     refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches, placement, tied))
 
 
@@ -74,10 +82,9 @@ def _violations(
     schedule: Schedule,
     stages: int,
     micro_batches: int,
-    placement: Placement | None,
+    placement: Placement,
     tied: Sequence[Sequence[int]],
 ) -> Iterator[str]:
-    placement = likely_placement(schedule, stages) if placement is None else placement
     found = [
         *misplaced(schedule, stages, micro_batches, placement),
         *missing_and_doubled(schedule, stages, micro_batches, placement, tied),
