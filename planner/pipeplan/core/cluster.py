@@ -377,7 +377,14 @@ class Cluster(Tabular):
         members, network = max(source.at_card, target.at_card), self.network
         if members == 1 or network is None or network.bandwidth is None:
             return network
-        return replace(network, bandwidth=max(network.bandwidth // members, 1))
+        if members not in self._shares:
+            self._shares[members] = replace(network, bandwidth=max(network.bandwidth // members, 1))
+        return self._shares[members]
+
+    @cached_property
+    def _shares(self) -> dict[int, Link]:
+        """The network as so many members that send at once find it: a step has thousands of tensors of few kinds."""
+        return {}
 
     @staticmethod
     def uniform(count: int, kind: DeviceKind, link: Link | None = None, overlap: Overlap = Overlap.COPY) -> "Cluster":

@@ -121,6 +121,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         A lower bound on the plans that are in none of the nodes; None if there are no such plans.
     parts : dict of str to int
         The bound of each of `Node.parts` so far.
+    for_first_plans : float
+        Seconds that nodes spent which only find plans.
     """
 
     cluster_of: Callable[[Candidate], Cluster]
@@ -131,6 +133,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     unaffordable: float | None = None
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
+    for_first_plans: float = field(default=0.0, init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _early_bounds: list[tuple[int, int]] = field(default_factory=list, init=False)
     _taken: set[int] = field(default_factory=set, init=False)
