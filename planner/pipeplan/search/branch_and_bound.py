@@ -19,6 +19,7 @@ A node solves its formulation up to a cutoff::
 import heapq
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -121,8 +122,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         A lower bound on the plans that are in none of the nodes; None if there are no such plans.
     parts : dict of str to int
         The bound of each of `Node.parts` so far.
-    for_first_plans : float
-        Seconds that nodes spent which only find plans.
+    for_first_plans : dict of tuple of int to float
+        Seconds that nodes spent which only find plans, by sizes of teams; None is without teams.
     """
 
     cluster_of: Callable[[Candidate], Cluster]
@@ -133,7 +134,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     unaffordable: float | None = None
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
-    for_first_plans: float = field(default=0.0, init=False)
+    for_first_plans: dict[tuple[int, ...] | None, float] = field(default_factory=lambda: defaultdict(float), init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _early_bounds: list[tuple[int, int]] = field(default_factory=list, init=False)
     _taken: set[int] = field(default_factory=set, init=False)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import gcd
 
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import Objective
@@ -36,8 +37,9 @@ SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
 SHARE_OF_RECURRENCE = 0.25
 """Time to find a step time without action lists, as a share of that of a simulation, where transfers share links."""
-FINISH_FACTOR = 10.0
-"""Time to finish a result (timeline, action lists, validation) as a multiple of its simulation time."""
+FINISH_LISTS, FINISH_CHECKS = 2.0, 6.0
+"""Time to write and compare the action lists of a result, and to check them, as multiples of its simulation time. Of
+replicas whose lists are alike one is checked."""
 LEAST_MEASURED = 20_000
 """Least actions of a plan for which the machine's speed is measured."""
 SAMPLED = 250
@@ -241,7 +243,9 @@ class Pace:
 
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
-        return FINISH_FACTOR * self._simulate(candidate)
+        lanes = gcd(*candidate.replicas)
+        alike = lanes if candidate.micro_batches % lanes == 0 else 1
+        return (FINISH_LISTS + FINISH_CHECKS / alike) * self._simulate(candidate)
 
     @contextmanager
     def simulating(self, candidate: Candidate) -> Iterator[None]:

@@ -54,6 +54,7 @@ class Regimes:
     early_groups: Threshold = Threshold(4_000, "the search finds better plans sooner than heuristics do")
     early_samples: Threshold = Threshold(2**15, "devices x samples: heuristics' plans take long to simulate")
     early_layers: Threshold = Threshold(1_000, "devices x layers: heuristics' plans take long to make")
+    shown_samples: Threshold = Threshold(2**20, "devices x samples: heuristics' plans take seconds each to simulate")
     # Why nothing fits: `search.infeasible`.
     least_memory_groups: Threshold = Threshold(300, "all device groups are tried for the least memory that fits")
 

@@ -32,6 +32,7 @@ from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
 from pipeplan.search.nodes.teams import TeamsNode
 from pipeplan.search.proposals import Proposals
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.result import Result
 from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
@@ -48,6 +49,10 @@ if TYPE_CHECKING:  # few jobs need these, and functions below import them
 
 FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
+SHOWN = REGIMES.shown_samples.most
+"""With more devices x samples than this, heuristics have only a share of that time,"""
+FOR_SHOWN = 0.05
+"""namely this one, and as much behind the search."""
 FOR_FAMILIES = 0.35
 """Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
 the start of the search for other orders."""
@@ -222,12 +227,12 @@ class Solving:
             self._advance(search.rest * (1 - WITHOUT_TEAMS))
             self._open_teams()
         if large:  # there, plans of heuristics come late and improve little
-            self._advance(max(whole * FOR_HEURISTICS, for_others))
+            self._advance(max(whole * self._for_heuristics, for_others))
         if not first:
             self._begin_heuristics(after=large and search.incumbent is not None)
         assert self.heuristics is not None
         heuristics = self.heuristics
-        kept = heuristics.needed(whole)
+        kept = min(heuristics.needed(whole), whole * (FOR_SHOWN if self._for_heuristics == FOR_SHOWN else 1))
         self._advance(max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_others))
         search.resume()
         self._advance(kept)
@@ -240,6 +245,12 @@ class Solving:
         self.search.run(reserve=reserve)
         if self.search.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
+
+    @property
+    def _for_heuristics(self) -> float:
+        """Share of the time limit in which heuristics may begin."""
+        many = len(self.asked.cluster.devices) * self.asked.job.batch > SHOWN
+        return FOR_SHOWN if many else FOR_HEURISTICS
 
     @interruptible()
     def _begin_heuristics(self, after: bool = False) -> None:
@@ -255,7 +266,7 @@ class Solving:
             named=self.means.beside,
         )
         self.heuristics.begin(
-            search.limits.time * FOR_HEURISTICS,
+            search.limits.time * self._for_heuristics,
             max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
         )
 

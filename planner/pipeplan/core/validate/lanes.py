@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from math import gcd
 from operator import add, mul
+from typing import Any
 
 from pipeplan.core.schedule import Action, Schedule
 
@@ -26,9 +27,10 @@ def like_lanes(schedule: Schedule, placement: Sequence[Sequence[int]]) -> int:
     lanes = [[rank for own in placement for rank in own[j::count]] for j in range(count)]
     if sorted({*chain.from_iterable(lanes)}) != [*range(len(schedule.orders))]:
         return 1
-    first = {rank: _columns(schedule.orders[rank]) for rank in lanes[0]}
-    flags = {rank: [kind.per_micro_batch for kind in own[0]] for rank, own in first.items()}
-    if any(flag and m % count for rank, own in first.items() for flag, m in zip(flags[rank], own[2], strict=True)):
+    orders = schedule.orders
+    first = {rank: _columns(orders[rank]) for rank in lanes[0]}
+    flags = {rank: [action.kind.per_micro_batch for action in orders[rank]] for rank in first}
+    if any(action.kind.per_micro_batch and action.micro_batch % count for rank in first for action in orders[rank]):
         return 1
     used = {*first}
     for j, lane in enumerate(lanes[1:], 1):
@@ -40,7 +42,7 @@ def like_lanes(schedule: Schedule, placement: Sequence[Sequence[int]]) -> int:
         for rank, other in pairs:
             kinds, stages, numbers, parts = first[rank]
             later = tuple(map(add, numbers, map(mul, flags[rank], repeat(j))))
-            if _columns(schedule.orders[other]) != (kinds, stages, later, parts):
+            if _columns(orders[other]) != (kinds, stages, later, parts):
                 return 1
     return count
 
@@ -62,6 +64,6 @@ def first_lane(
     return Schedule(schedule.family, orders, schedule.two_lanes), homes
 
 
-def _columns(order: Sequence[Action]) -> tuple[tuple[object, ...], ...]:
+def _columns(order: Sequence[Action]) -> tuple[tuple[Any, ...], ...]:
     """Return kinds, stages, micro-batches and slices of a list."""
     return tuple(zip(*order, strict=True)) or ((), (), (), ())

@@ -15,8 +15,8 @@ from pipeplan_formulations.common.report import Limits
 
 SECONDS = 4.0
 """Most seconds for the allocations of one node."""
-SHARE = 0.15
-"""Share of the time limit in which allocations are sought by all nodes together, if there is a plan."""
+SHARE = 0.08
+"""Share of the time limit in which allocations are sought with teams of one size, if there is a plan."""
 
 
 @dataclass
@@ -38,15 +38,15 @@ class FirstPlansNode(SpaceNode):
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Simulate the allocations of the furthest-end programme."""
-        if search.value is not None and search.for_first_plans > SHARE * search.limits.time:
+        began, teams = search.spent, None if self.space.split is None else self.space.split.teams
+        if search.value is not None and search.for_first_plans[teams] > SHARE * search.limits.time:
             return Step.nothing()
-        began = search.spent
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating)
         programme = FurthestEnd(problem, Clock(Limits(min(search.left / 2, SECONDS))))
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
         for stages in programme.allocations(self.bound, high):
             submit(search, self.space, self.size, self.layout, problem, stages, self.bound)
-        search.for_first_plans += search.spent - began
+        search.for_first_plans[teams] += search.spent - began
         return Step.nothing()
 
 
