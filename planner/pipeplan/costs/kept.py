@@ -31,6 +31,7 @@ class Kept:
         self._optimizer: dict[str, Array] = {}
         self._gradients: dict[str, Array] = {}
         self._units: dict[tuple[str, bool], Units] = {}
+        self._together_resident: dict[tuple[str, int], int] = {}
 
     def parameters(self, kind: DeviceKind) -> Array:
         """Bytes of trainable parameters of each layer on a kind of device; shape (n,)."""
@@ -124,6 +125,13 @@ class Kept:
         """Static bytes of each layer on one of so many replicas; shape (n,)."""
         trained = self.weights(kind, replicas) + self.gradients(kind, replicas) + self.state(kind, replicas)
         return trained + self.frozen_kept(kind, replicas)
+
+    def resident_together(self, kind: DeviceKind, replicas: int) -> int:
+        """Static bytes of all layers, each on one of so many replicas; kept, for layouts of all micro-batch sizes."""
+        key = kind.name, replicas
+        if key not in self._together_resident:
+            self._together_resident[key] = int(self.resident(kind, replicas).sum())
+        return self._together_resident[key]
 
     def with_buffers(self, kind: DeviceKind, workspace: Array, backward: Array, replicas: int) -> Array:
         """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).

@@ -60,7 +60,7 @@ FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
 FOR_ROUNDS = 0.5
 """Share of the time limit that is left for several stages of a device, beside one."""
-FOR_TEAMS, FOR_A_PLAN = 0.5, 1.0
+FOR_TEAMS, FOR_A_PLAN = 0.65, 1.0
 """Share of the time limit in which teams are opened; seconds in which a plan is sought between two of their sizes."""
 WITHOUT_TEAMS = 0.1
 """Share of the time left in which plans without teams are sought before teams are opened. The best of them closes

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import gcd
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,11 @@ from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_memory, validate_plan, validate_schedule
+from pipeplan.core.validate.lanes import like_lanes
 from pipeplan.core.validate.plan import _divided
+from pipeplan.core.validate.schedule import _violations
+from pipeplan.costs.assembly import own_ranks
+from pipeplan.schedules.alternate import one_forward_one_backward
 
 TWO_AND_ONE = ((0, 1), (2,))
 GOOD = ("0F0 0F2 0B0 0B2 0R 0U", "0F1 0B1 0R 0U", "1F0 1B0 1F1 1B1 1F2 1B2 1U")
@@ -175,3 +181,32 @@ def test_parts_of_a_layer_lie_on_neighbouring_stages(layers: str, divided: str) 
     """They are the last layer of one and the first of the next."""
     stages = [SimpleNamespace(layers=tuple(own), shares=(("b", 0.5),) * ("b" in own)) for own in layers.split()]
     assert _divided(SimpleNamespace(stages=stages)) == set(divided)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_like_lanes_pass_where_all_lists_do(seed: int) -> None:
+    """One lane is checked for all: lists with a fault in one or in every lane are refused as if each was read."""
+    random = Random(seed)
+    replicas = random.choice([(2, 2), (4, 2), (3, 3), (2, 4, 2)])
+    many = gcd(*replicas) * random.randint(2, 4)
+    written = one_forward_one_backward(replicas, many, [2 * max(replicas)] * len(replicas))
+    placement = [*map(tuple, own_ranks(replicas))]
+    orders = [list(order) for order in written.orders]
+    lanes = gcd(*replicas)
+    assert like_lanes(written, placement) == lanes
+    stage, at, fault = random.randrange(len(replicas)), random.randrange(3), random.choice(["drop", "swap", "twice"])
+    own = placement[stage]
+    for rank in own[:: len(own) // random.choice([1, len(own)])]:
+        if fault == "drop":
+            del orders[rank][-1 - at]
+        elif fault == "swap":
+            orders[rank][at], orders[rank][-2 - at] = orders[rank][-2 - at], orders[rank][at]
+        else:
+            orders[rank].append(orders[rank][at])
+    schedule = replace(written, orders=tuple(map(tuple, orders)))
+    whole = [*_violations(schedule, len(replicas), many, placement, ())]
+    if whole:
+        with pytest.raises(PlanError, match=f"breaks {'1 rule' if len(whole) == 1 else f'{len(whole)} rules'}"):
+            validate_schedule(schedule, len(replicas), many, placement)
+    else:
+        validate_schedule(schedule, len(replicas), many, placement)

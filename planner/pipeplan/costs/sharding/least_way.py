@@ -27,7 +27,6 @@ from pipeplan.costs.sharding.device_costs import if_split, least_output
 from pipeplan.costs.sharding.layer_ways import LayerWays
 from pipeplan.costs.sharding.members import device_model
 from pipeplan.costs.sharding.placements import ends_of
-from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.sharding.question import TeamQuestion
 from pipeplan.costs.sharding.ties import shared_bytes
 from pipeplan.costs.sharding.ways import Between, TeamWays
@@ -71,9 +70,7 @@ def least_way(ways: TeamWays, between: Between, size: int, job: Job) -> TeamQues
     shared = [_shared(ways, between, size, teams.kinds[0], tie, kept) for tie in model.ties]
     split = Split((teams.team,), *between, 0, *teams.links((teams.team,)))
     job = replace(job, teams=(), unlike_teams=False, micro_batches=(job.batch // size,))
-    return TeamQuestion(
-        split, device_model(model, profiles, kept, shared), team_cluster(teams.cluster, teams.team), job
-    )
+    return TeamQuestion(split, device_model(model, profiles, kept, shared), teams.as_devices, job)
 
 
 def _least(own: LayerWays, whole: LayerCost, clock: Clock) -> Least | None:

@@ -15,7 +15,7 @@ from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.sharding.left_whole import why_nothing
 from pipeplan.costs.sharding.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
-from pipeplan.costs.sharding.places import places, team_cluster
+from pipeplan.costs.sharding.places import places
 from pipeplan.costs.sharding.splits import MeshTeams, mesh_ways
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays
@@ -194,13 +194,13 @@ def _questions(
         for split, costs in () if job.strategy else own.ways(job.sequence_parallel):
             ways_of_team[split] = costs
             if at_home:
-                yield TeamQuestion(split, costs, team_cluster(cluster, team), team_job)
+                yield TeamQuestion(split, costs, teams.as_devices, team_job)
         ways |= ways_of_team
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes)
         for split, costs in mesh_ways(meshes, job.sequence_parallel, [*ways_of_team.values()]) if at_home else ():
             ways_of_team[split] = costs
             counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
-            yield TeamQuestion(split, costs, team_cluster(cluster, team), replace(team_job, micro_batches=counts))
+            yield TeamQuestion(split, costs, teams.as_devices, replace(team_job, micro_batches=counts))
         alone = alone or bool(at_home and ways_of_team)
         if not ways_of_team:
             why = why_nothing(teams)

@@ -10,7 +10,7 @@ from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.sharding.batches import has_samples
-from pipeplan.costs.sharding.places import Place, places
+from pipeplan.costs.sharding.places import Place, places, team_cluster
 from pipeplan.costs.sharding.rooflines import Rooflines, rates_of
 from pipeplan.costs.sharding.shapes import Mesh, mesh_on
 from pipeplan_formulations.common.clock import Clock
@@ -71,6 +71,11 @@ class Teams:
     def places(self) -> Mapping[str, Place]:
         """For each kind that has teams where these lie."""
         return places(self.cluster, self.team)
+
+    @cached_property
+    def as_devices(self) -> Cluster:
+        """The cluster whose devices are these teams."""
+        return team_cluster(self.cluster, self.team)
 
     @cached_property
     def kinds(self) -> tuple[DeviceKind, ...]:

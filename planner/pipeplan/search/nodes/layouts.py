@@ -176,7 +176,7 @@ def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
         return bounds.of_teams(space.teams_of_pools)
     if layout.unequal:
         return bounds.evenly_shared(space.cluster)
-    resident = min(int(space.prices.kept.resident(each.kind, layout.unit).sum()) for each in classes)
+    resident = min(space.prices.kept.resident_together(each.kind, layout.unit) for each in classes)
     usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
     for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
@@ -196,8 +196,7 @@ def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int, micro_batches:
     At levels 2 and 3 of ZeRO, which have no unequal layout, these are all that share the micro-batches equally.
     """
     if job.level >= SHARDED or job.staleness:
-        asked = job.replicas or range(1, most + 1)
-        return sorted(r for r in set(asked) if r <= most and shares_equally(job, r, micro_batches))
+        return sorted(r for r in {*(job.replicas or range(1, most + 1))} if r <= most and micro_batches % r == 0)
     if job.replicas:
         return sorted(r for r in set(job.replicas) if r <= most)
     if sum(len(each.devices) for each in classes) <= SMALL:

@@ -13,7 +13,6 @@ from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
 from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least_work
 from pipeplan.costs.sharding.mixed import kind_name
-from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.sharding.question import every_way
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.ways import Between, TeamWays
@@ -78,7 +77,8 @@ class Unopened:
         return self._of_team[team]
 
     def _new_teams_of(self, team: int) -> "LeastSteps":
-        own, units = self.ways[team], Counter(device.kind.name for device in team_cluster(self._cluster, team).devices)
+        own = self.ways[team]
+        units = Counter(device.kind.name for device in own.teams.as_devices.devices)
         every: list[Between | None] = [*self._between(team)]
         if not every or MeshTeams.of(own.teams, self.job.batch, self.job.mesh_axes):
             every.append(None)
