@@ -53,3 +53,12 @@ def test_shown_plans_name_replicas(tmp_path: object, capsys: pytest.CaptureFixtu
     solve(MODEL, cluster, batch=8, time_limit=10).plan.save(path)
     assert main(["show", path]) == 0
     assert SHAPE in capsys.readouterr().out
+
+
+def test_devices_with_several_stages_say_what_they_need_for_all() -> None:
+    """Each stage has its own line; what a device holds at a time is neither of them."""
+    model = model_of([10] * 4, saved=[8, 4, 4, 8], parameters=[8] * 4)
+    result = solve(model, equal_devices(2), batch=4, chunks=2, replicas=1, time_limit=10)
+    least, most = sorted(result.timeline.peaks)
+    assert f"each device needs {least} B to {most} B for its 2 stages together" in str(result)
+    assert "together" not in str(solve(model, equal_devices(2), batch=4, chunks=1, replicas=1, time_limit=10))

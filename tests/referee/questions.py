@@ -130,7 +130,7 @@ def question(seed: int, large: bool = False) -> Document:
     slices = Random(f"slices {'large' if large else 'small'} {seed}")
     if _often(slices, SLICES) or ("teams" in job and _often(slices, SLICES)):
         in_slices(slices, document)
-    if not large and _often(several := Random(f"rounds small {seed}"), ROUNDS):
+    if _often(several := Random(f"rounds {'large' if large else 'small'} {seed}"), ROUNDS):
         in_rounds(several, document)
     if "any" in job.get("schedules", ()) and _often(
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3

@@ -185,6 +185,7 @@ def as_text(result: Result) -> str:
         *_reserve(result.job),
         *_delay(result),
         *_stages(plan),
+        *_of_all_stages(result),
         *_shared_weights(plan),
         *([] if result.irregular is None else [result.irregular.line(result.value, result.bound)]),
         *_recut(result),
@@ -334,6 +335,17 @@ def _stages(plan: Plan) -> list[str]:
     return lines
 
 
+def _of_all_stages(result: Result) -> list[str]:
+    """What a device holds at most, where it has several stages."""
+    most = max(map(len, result.plan.pipeline.stages_on))
+    if most == 1:
+        return []
+    peaks = sorted(result.timeline.peaks)
+    held = format_bytes(peaks[0]) + (f" to {format_bytes(peaks[-1])}" if peaks[-1] > peaks[0] else "")
+    each = "a member of each team" if result.plan.letter == "t" else "each device"
+    return [f"  {each} needs {held} for its {most} stages together"]
+
+
 def _shared_weights(plan: Plan) -> list[str]:
     return [
         f"  stages {', '.join(map(str, group[:-1]))} and {group[-1]} share weights: each holds a copy, and its "
@@ -363,11 +375,12 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     again = f", {len(first.recompute)} recomputed" if first.recompute else ""
     memory = sorted(stage.memory.total for stage in stages)
     kind, what = plan.device_kinds[first.devices[0]], plan.letter
+    devices = sorted(device for stage in stages for device in stage.devices)
     per_stage = (
         counted(first.replicas, "device") if first.team == 1 else f"{counted(first.replicas, 'team')} of {first.team}"
     )
     return (
-        f"{what}{first.devices[0]} … {what}{last.devices[-1]} {kind}, {per_stage} per stage: "
+        f"{what}{devices[0]} … {what}{devices[-1]} {kind}, {per_stage} per stage: "
         f"{counted(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
         f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
         f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
