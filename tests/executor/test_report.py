@@ -4,17 +4,22 @@ import re
 from argparse import Namespace
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from torch import nn
 
+from helpers.instances import model_of
 from helpers.plans import plan_for
+from pipeplan.analysis.judge import judge
+from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span
 from pipeplan.schedules import FAMILIES
+from pipeplan.simulate import simulate
 from pipeplan_executor.cli.run import as_json, as_text, untimed
 from pipeplan_executor.sharding.processes import Processes
-from pipeplan_executor.train.report import RunReport, Seen, report_of
+from pipeplan_executor.train.report import RunReport, Seen, predicted_peak, report_of
 
 F, B = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 1, 0)
 
@@ -89,3 +94,15 @@ def test_the_report_of_a_run_states_what_was_measured() -> None:
         assert as_data["throughput"]["samples_per_s"] == pytest.approx(rate)
         assert as_data["step_time_s"] == pytest.approx(plan.batch / rate)
         assert as_data["peak_bytes"] == list(report.peaks)
+
+
+def test_ranks_with_several_stages_hold_their_memory_once() -> None:
+    """The prediction is what the simulated step holds: a process has one runtime, and stages peak apart."""
+    model = model_of([10] * 4, saved=[8] * 4, output=[2] * 4, parameters=[8] * 4)
+    cluster = Cluster.uniform(2, DeviceKind("unit", memory=10_000, runtime=1000))
+    how: dict[str, Any] = {"batch": 4, "micro_batches": 4, "time_limit": 0.1, "optimizer": "sgd"}
+    plan = judge(model, cluster, stages=(1, 1, 1, 1), schedule="interleaved", chunks=2, **how).plan
+    assert [predicted_peak(plan, rank) for rank in (0, 1)] == list(simulate(plan.schedule, plan.pipeline).peaks)
+    assert 1000 < predicted_peak(plan, 0) < 2000
+    alone = judge(model, cluster, stages=(2, 2), **how).plan
+    assert predicted_peak(alone, 1) == alone.stages[1].memory.total == simulate(alone.schedule, alone.pipeline).peaks[1]

@@ -10,6 +10,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span, Step, Timeline
 from pipeplan.core.units import format_time
+from pipeplan.simulate import timeline_of
 from pipeplan_executor.runtime.recorder import host
 from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.train.verdict import Verdict
@@ -172,8 +173,9 @@ def ranks_text(plan: Plan, tensor_parallel: int = 1) -> str:
 
 
 def predicted_peak(plan: Plan, rank: int) -> int:
-    """Return the peak that the plan predicts for a rank, in bytes."""
-    return sum(stage.memory.total for stage in plan.stages if plan.ranks[rank] in stage.devices)
+    """Return the peak that the plan predicts for a rank, in bytes: of several stages, all that it holds at a time."""
+    own = [plan.stages[stage].memory.total for stage in plan.pipeline.stages_on[rank]]
+    return own[0] if len(own) == 1 else timeline_of(plan).peaks[rank]
 
 
 def layers_by_stage(plan: Plan) -> str:
@@ -193,7 +195,6 @@ def write_pictures(
     from pipeplan.report.plot.gantt import save_gantt
     from pipeplan.report.plot.labels import device_labels
     from pipeplan.report.trace import write_trace
-    from pipeplan.simulate import timeline_of
 
     lines, labels = (
         {"predicted": timeline_of(plan), "measured": report.timeline},
@@ -209,7 +210,6 @@ def write_page(plan: Plan, report: RunReport, path: str | Path, lines: Sequence[
     """Write a page of the run: predicted beside measured; ``lines`` are the report in words."""
     from pipeplan.report.page.pages import run_page
     from pipeplan.report.page.sections.measured import Measured
-    from pipeplan.simulate import timeline_of
 
     peaks = [predicted_peak(plan, rank) for rank in range(len(plan.ranks))]
     times = report.step_time, report.step_times, report.losses
