@@ -17,6 +17,7 @@ from pipeplan.search.graph.reach import applies
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
 from pipeplan.search.nodes.rows import RowsNode
 from pipeplan.search.nodes.shapes import ShapesNode
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 
@@ -123,11 +124,10 @@ def nodes_of(spaces: Iterable[Space]) -> Iterator[Node]:
 
 def _first_plans(space: Space) -> Iterator[Node]:
     """Yield the nodes that only find plans, unless the cluster is so large that each takes seconds."""
-    from pipeplan.search.nodes.aggregate import MOST_ESTIMATED
     from pipeplan.search.nodes.first_plans import FirstPlansNode
     from pipeplan.search.nodes.layouts import layout_lower_bound, packed_layouts
 
-    if len(space.cluster.devices) > MOST_ESTIMATED:
+    if len(space.cluster.devices) > REGIMES.first_plans_devices.most:
         return
     alternating = any(map(alternates, space.schedules))
     for size in space.sizes:

@@ -30,7 +30,6 @@ from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
-from pipeplan.search.nodes.teams import TeamsNode
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.result import Result
@@ -45,6 +44,7 @@ from pipeplan_formulations.common.signals import interruptible, nearly_done
 
 if TYPE_CHECKING:  # few jobs need these, and functions below import them
     from pipeplan.search.front_first import FrontFirst
+    from pipeplan.search.nodes.teams import TeamsNode
     from pipeplan.solve.robust.compared import Choice
 
 FOR_HEURISTICS = 0.2
@@ -181,8 +181,7 @@ class Solving:
             search.push(node)
         for late in chain.from_iterable(map(any_order_nodes, self.hopeful)):
             search.defer(late)
-        self._waiting = [TeamsNode(each, self.hopeful, self.spaces.usual) for each in self.spaces.openings]
-        self._waiting.sort(key=lambda node: node.bound)
+        self._waiting = self._teams()
         search.unopened = self._least_waiting
         while self._waiting and (not self.hopeful or self.asked.job.unlike_teams):
             first = self._waiting.pop(0)
@@ -193,6 +192,15 @@ class Solving:
         for mixed in self.spaces.mixed:
             for node in mixed_nodes(mixed):
                 search.defer(node)
+
+    def _teams(self) -> "list[TeamsNode]":
+        """The nodes of teams, the least bound first."""
+        if not self.spaces.openings:
+            return []
+        from pipeplan.search.nodes.teams import TeamsNode
+
+        nodes = [TeamsNode(each, self.hopeful, self.spaces.usual) for each in self.spaces.openings]
+        return sorted(nodes, key=lambda node: node.bound)
 
     @property
     def _least_waiting(self) -> int | None:

@@ -1,15 +1,17 @@
 """Operators and lengths that the teams of a plan leave whole, as part of its answer."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
-from pipeplan.costs.sharding.joined import LAYER, UNKNOWN, Own
-from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.unsplit import Undivided, Unsplit, divides_nothing, notes, undivided, unsplit
+
+if TYPE_CHECKING:  # plans without teams need none of these, and functions below import them
+    from pipeplan.costs.sharding.joined import Own
+    from pipeplan.costs.sharding.teams import Teams
 
 
 class LeftWhole(NamedTuple):
@@ -47,6 +49,9 @@ def left_whole(plan: Plan, model: Model, cluster: Cluster, job: Job) -> LeftWhol
     """Return what a plan's largest teams leave whole; nothing of a model whose layers are those of members already."""
     if plan.team == 1 or not model.operators:
         return LeftWhole()
+    from pipeplan.costs.sharding.joined import LAYER, UNKNOWN
+    from pipeplan.costs.sharding.teams import Teams
+
     teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
     sizes = next((stage.mesh for stage in plan.stages if stage.team == plan.team), ()) or (plan.team,)
     of = _operators(teams)
@@ -63,13 +68,15 @@ def left_whole(plan: Plan, model: Model, cluster: Cluster, job: Job) -> LeftWhol
     return LeftWhole(tuple(operators), undivided(of, sizes), sizes, time)
 
 
-def why_nothing(teams: Teams) -> str:
+def why_nothing(teams: "Teams") -> str:
     """Return in words that a team divides no length of the model, and which sizes do; empty if it divides one."""
     return divides_nothing(_operators(teams), teams.team)
 
 
-def _operators(teams: Teams) -> dict[str, Own]:
+def _operators(teams: "Teams") -> "dict[str, Own]":
     """All operators of the model at the first micro-batch size, by layer and name."""
+    from pipeplan.costs.sharding.joined import Own
+
     kind, size = teams.kinds[0], teams.sizes[0]
     return {
         f"{layer.name}/{each.name}": Own(own, each, i)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
@@ -13,13 +13,13 @@ from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.splits import Mix, Split, Splitting
 from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.costs.layers import available_micro_batches
-from pipeplan.costs.sharding.left_whole import why_nothing
 from pipeplan.costs.sharding.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
 from pipeplan.costs.sharding.places import places
-from pipeplan.costs.sharding.splits import MeshTeams, mesh_ways
-from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.ways import TeamWays
 from pipeplan_formulations.common.clock import Clock
+
+if TYPE_CHECKING:  # models without operators need none of these, and functions below import them
+    from pipeplan.costs.sharding.teams import Teams
+    from pipeplan.costs.sharding.ways import TeamWays
 
 
 class TeamQuestion(NamedTuple):
@@ -113,7 +113,7 @@ class MixedQuestion:
         return mixes(self.cluster, self.sizes, by_size, len(self.together), most)
 
 
-def every_way(model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> dict[int, TeamWays]:
+def every_way(model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> "dict[int, TeamWays]":
     """Return the ways of a job's teams of several devices by size, none of which is priced yet.
 
     Raises
@@ -121,12 +121,14 @@ def every_way(model: Model, cluster: Cluster, job: Job, clock: Clock | None = No
     InputError
         See `every_team`.
     """
+    from pipeplan.costs.sharding.ways import TeamWays
+
     teams = every_team(model, cluster, job)
     return {team: TeamWays(replace(own, clock=clock)) for team, own in teams.items()}
 
 
 def team_questions(
-    model: Model, cluster: Cluster, job: Job, clock: Clock | None = None, known: Mapping[int, TeamWays] | None = None
+    model: Model, cluster: Cluster, job: Job, clock: Clock | None = None, known: "Mapping[int, TeamWays] | None" = None
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     """Yield the questions of a job's teams of several devices: size by size each split, then mixes of sizes.
 
@@ -145,7 +147,7 @@ def team_questions(
     return _questions(every, model, cluster, job)
 
 
-def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
+def every_team(model: Model, cluster: Cluster, job: Job) -> "dict[int, Teams]":
     """Return the teams of several devices of a job, by size; sizes without room are left out if others have some.
 
     Raises
@@ -179,8 +181,11 @@ def _without(job: Job) -> bool:
 
 
 def _questions(
-    every: Mapping[int, TeamWays], model: Model, cluster: Cluster, job: Job
+    every: "Mapping[int, TeamWays]", model: Model, cluster: Cluster, job: Job
 ) -> Iterator[TeamQuestion | MixedQuestion]:
+    from pipeplan.costs.sharding.left_whole import why_nothing
+    from pipeplan.costs.sharding.splits import MeshTeams, mesh_ways
+
     ways: dict[Split, Model] = {}
     nothing: list[str] = []
     alone = False
@@ -216,7 +221,7 @@ def _questions(
 
 
 def _mixes(
-    every: Mapping[int, Teams], ways: Mapping[Split, Model], model: Model, cluster: Cluster, job: Job
+    every: "Mapping[int, Teams]", ways: Mapping[Split, Model], model: Model, cluster: Cluster, job: Job
 ) -> Iterator[MixedQuestion]:
     """Yield the questions of teams of unlike sizes, if they are asked for: one for all placements between layers."""
     counts = tuple(job.batch // size for size in next(iter(every.values())).sizes)
@@ -234,7 +239,9 @@ def _mixes(
                 yield _mixed(every, alike, sizes, mixed_job)
 
 
-def _mixed(every: Mapping[int, Teams], ways: Mapping[Split, Model], sizes: tuple[int, ...], job: Job) -> MixedQuestion:
+def _mixed(
+    every: "Mapping[int, Teams]", ways: Mapping[Split, Model], sizes: tuple[int, ...], job: Job
+) -> MixedQuestion:
     some = next(iter(every.values()))
     whole, profiles = some.model, list[Profile]()
     layers = tuple(replace(layer, work=None, operators="") for layer in whole.layers)
@@ -264,7 +271,9 @@ def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(model.names[i] for i in tied) for tied in sets)
 
 
-def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
+def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> "Teams":
+    from pipeplan.costs.sharding.teams import Teams
+
     _require_teams(model, cluster, job, team)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     sizes = tuple(job.batch // count for count in job.micro_batches) or available_micro_batches(

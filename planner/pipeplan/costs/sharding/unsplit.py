@@ -1,13 +1,15 @@
 """Operators and lengths that a team or a mesh cannot split, and what that costs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.operators import SAMPLE
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import counted, some
-from pipeplan.costs.sharding.joined import Own
+
+if TYPE_CHECKING:
+    from pipeplan.costs.sharding.joined import Own
 
 SMALL = 1000
 """Operators with a smaller part of the time than one in so many are named by kind only."""
@@ -45,7 +47,7 @@ class Unsplit(NamedTuple):
         }
 
 
-def unsplit(of: Mapping[str, Own], devices: int) -> tuple[Unsplit, ...]:
+def unsplit(of: "Mapping[str, Own]", devices: int) -> tuple[Unsplit, ...]:
     """Return the operators without a loop, by kind, those that cost the most first; ``of``: all operators by name."""
     by_kind: dict[str, list[str]] = {}
     for name, own in of.items():
@@ -60,7 +62,7 @@ def unsplit(of: Mapping[str, Own], devices: int) -> tuple[Unsplit, ...]:
     return tuple(sorted(found, key=lambda each: (-each.lost, -each.parameters, each.kind)))
 
 
-def _passes(own: Own) -> int:
+def _passes(own: "Own") -> int:
     forward, backward, *_ = own.rooflines.passes(own.operator, {})
     return forward + backward
 
@@ -96,7 +98,7 @@ class Undivided(NamedTuple):
         }
 
 
-def undivided(of: Mapping[str, Own], sizes: Sequence[int]) -> tuple[Undivided, ...]:
+def undivided(of: "Mapping[str, Own]", sizes: Sequence[int]) -> tuple[Undivided, ...]:
     """Return the lengths that axes do not divide: of operators with weights, and of operators that multiply."""
     return tuple(
         Undivided(axis, loop, parts, names, nearest(parts, size))
@@ -106,7 +108,7 @@ def undivided(of: Mapping[str, Own], sizes: Sequence[int]) -> tuple[Undivided, .
     )
 
 
-def require_divided(of: Mapping[str, Own], sizes: Sequence[int]) -> None:
+def require_divided(of: "Mapping[str, Own]", sizes: Sequence[int]) -> None:
     """Refuse axes that divide no length.
 
     Raises
@@ -119,7 +121,7 @@ def require_divided(of: Mapping[str, Own], sizes: Sequence[int]) -> None:
             raise InputError(f"axis {axis} of the mesh has {counted(size, 'device')}, {why}")
 
 
-def divides_nothing(of: Mapping[str, Own], size: int) -> str:
+def divides_nothing(of: "Mapping[str, Own]", size: int) -> str:
     """Return in words that a number of devices divides no length, and which do; empty if it divides one."""
     lengths = _lengths(of)
     if not lengths or any(parts % size == 0 for _, parts in lengths):
@@ -165,7 +167,7 @@ def notes(operators: Sequence[Unsplit], lengths: Sequence[Undivided], sizes: Seq
             yield f"{who} leaves whole what it does not divide: {some(rows, 5)}"
 
 
-def _lengths(of: Mapping[str, Own]) -> Mapping[tuple[str, int], tuple[str, ...]]:
+def _lengths(of: "Mapping[str, Own]") -> Mapping[tuple[str, int], tuple[str, ...]]:
     """The operators by loop and number of its parts, each once for all layers."""
     found: dict[tuple[str, int], dict[str, None]] = {}
     for own in of.values():

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.splits import Split
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
-from pipeplan.search.space.unopened import Unopened
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+
+if TYPE_CHECKING:
+    from pipeplan.search.space.unopened import Unopened
 
 Opened = TypeVar("Opened", covariant=True)
 """What has the spaces of a question: `Spaces`."""
@@ -40,7 +42,7 @@ class Opening(Generic[Opened]):
     """
 
     sizes: tuple[int, ...]
-    least: Unopened
+    least: "Unopened"
     questions: Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
     enter: Callable[[TeamQuestion | MixedQuestion], Opened | None]
     finish: Callable[[], Iterator[Opened]]

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -23,8 +24,10 @@ from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.opening import Opening, of_size
 from pipeplan.search.space.rounds import Rounds, check_halves
 from pipeplan.search.space.space import ANY, Space
-from pipeplan.search.space.unopened import Unopened
 from pipeplan_formulations.common.clock import Clock
+
+if TYPE_CHECKING:
+    from pipeplan.search.space.unopened import Unopened
 
 
 class Spaces:
@@ -156,6 +159,8 @@ class Spaces:
 
     def _every_opening(self, questions: Sequence[TeamQuestion | MixedQuestion] | None) -> Iterator[Opening["Spaces"]]:
         """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
+        from pipeplan.search.space.unopened import Unopened  # models without operators have no teams
+
         own, unlike = self._own_job, self.job.unlike_teams
         least = Unopened(self.model, self.cluster, own, self._clock)
         for sizes in [least.sizes] * bool(least.sizes) if unlike else [(size,) for size in least.sizes]:
@@ -167,7 +172,7 @@ class Spaces:
             yield Opening(sizes, least, asked, self._enter, self._open_mixes, self._clock)
 
     def _asked_at(
-        self, job: Job, least: Unopened, sizes: tuple[int, ...] | None
+        self, job: Job, least: "Unopened", sizes: tuple[int, ...] | None
     ) -> Iterator[TeamQuestion | MixedQuestion]:
         """The questions of a job's teams at these micro-batch sizes, or at all."""
         if sizes is not None:
