@@ -245,7 +245,10 @@ def test_a_small_question_loads_only_what_it_needs(tmp_path: Path) -> None:
         *("pipeplan.fpga", "pipeplan.io.importers.piper", "pipeplan.search.alternatives", "pipeplan.search.any_order"),
         *("pipeplan.search.front_first", "pipeplan.search.graph.node", "pipeplan.search.scheduling"),
         *("pipeplan.simulate.perturbed", "pipeplan.solve.robust", "pipeplan_formulations.allocation.exact"),
+        *("pipeplan.costs.sharding.ways", "pipeplan.costs.sharding.joined", "pipeplan.search.nodes.teams"),
+        *("pipeplan.search.nodes.aggregate", "pipeplan.search.space.unopened"),
         *(f"pipeplan_formulations.{name}" for name in ("fractional", "graph", "joint", "priority", "schedule")),
+        "pipeplan_formulations.sharding",
     )
     heavy = ("torch", "ortools", "pulp", "matplotlib", "plotly", "rich", "multiprocessing")
     assert _python(QUESTION, tmp_path, arguments=(*heavy, *others)) == "[]"
