@@ -15,7 +15,7 @@ from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.graph.reach import applies
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
-from pipeplan.search.nodes.rows import RowsNode
+from pipeplan.search.nodes.rows import RowsNode, bounds_rows
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.mixed import MixedSpace
@@ -52,7 +52,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
 
         yield from graph_nodes(space)
         return
-    if space.unfolding is not None and not _lists_shapes(space):
+    if space.unfolding is not None and (bounds_rows(space) or not _lists_shapes(space)):
         for size in space.sizes:
             least = space.lower_bounds(size).evenly_shared(space.cluster)
             yield RowsNode(least, space, size) if space.few else RemainingGroupsNode(least, space, size, early=False)

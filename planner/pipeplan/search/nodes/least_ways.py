@@ -24,7 +24,7 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
-from pipeplan.search.nodes.rows import Row, RowsNode, bounded_rows, bounds_rows, try_row
+from pipeplan.search.nodes.rows import Row, RowsNode, bounded_rows, bounds_rows, try_row, turn_of
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -129,9 +129,8 @@ class LeastWaysNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Late where devices have several stages, as the nodes; where rows bound them, they find plans soon."""
-        first = self.ways[0][0]
-        return Turn.BY_BOUND if first.space.unfolding is None or by_rows(first) else Turn.LATE
+        """As the nodes: often late where devices have several stages."""
+        return turn_of(self.ways[0][0].space)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound of all; divide them in two if that is not enough."""

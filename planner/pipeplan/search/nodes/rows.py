@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import SpaceNode, UnplacedNode
 from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight
 from pipeplan.search.space.device_groups import Modes
-from pipeplan.search.space.space import ANY, Space
+from pipeplan.search.space.space import ANY, PAIRS, Space
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 from pipeplan_formulations.partition.spans import NEVER
 
@@ -37,6 +38,17 @@ def bounds_rows(space: Space) -> bool:
     step = job.objective is Objective.STEP and not job.staleness and job.level < SHARDED
     whole = model.slicing is None and not space.splits and (model.folding is None or not model.folding.turns)
     return step and whole and space.few and space.cluster.overlap is Overlap.COPY and ANY not in job.schedules
+
+
+def turn_of(space: Space) -> Turn:
+    """Return the turn of the nodes of all plans of a space: late where plans of one stage a device are soon found.
+
+    That is so where all pairs of a shape and a partition are listed.
+    """
+    if space.model.unfolded is None:
+        return Turn.BY_BOUND
+    layers, devices = len(space.model.unfolded.layers), len(space.cluster.devices)
+    return Turn.LATE if comb(layers - 1, min(devices, layers) - 1) <= PAIRS else Turn.BY_BOUND
 
 
 class Row(NamedTuple):
@@ -78,8 +90,8 @@ class RowsNode(SpaceNode):
 
     @property
     def turn(self) -> Turn:
-        """Late where devices have several stages: one of each is sought first."""
-        return Turn.BY_BOUND if self.space.unfolding is None else Turn.LATE
+        """That of the space."""
+        return turn_of(self.space)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Open the rows that may be better than the incumbent, and try the best of them at once."""
