@@ -3,14 +3,13 @@
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.refinement import open_bracket, refine, relaxation
+from pipeplan_formulations.allocation.suffix_bounds.refinement import is_small, open_bracket, refine, relaxation
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
-GLANCE, GLANCED = 200, 2**16
-"""Prefixes that the search opens before intervals of e are split, and the most layers x usages x widths with which it
-does: enough for small problems."""
+GLANCE = 200
+"""Prefixes that the search opens before intervals of e are split: enough for small problems."""
 
 
 def solve(
@@ -55,7 +54,7 @@ def solve(
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
         if not problem.endless and not bracket.closed:
-            if problem.layers * base.grid.size * len(problem.widths) <= GLANCED:
+            if is_small(problem):
                 best_first(problem, bracket, base, GLANCE)
             if not bracket.closed:
                 refine(problem, bracket, base)

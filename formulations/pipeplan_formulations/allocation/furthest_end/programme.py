@@ -137,6 +137,10 @@ class FurthestEnd:
         problem = self._problem
         return not (problem.endless or problem.apart or self._tables.unlike)
 
+    def least_trip(self, target: int) -> int:
+        """A lower bound on A of all allocations within the target."""
+        return self._priced(target, None).trip if self._prices else self._trip
+
     def _excludes(self, target: int, priced: PricedLayers | None = None) -> bool:
         """True if no allocation is within the target."""
         if priced is None and self._run(target) is None:

@@ -29,8 +29,9 @@ STRETCH = 5
 LEAST_PART = 8
 """The upper part of a split along e is at least an eighth of the box."""
 
-NARROW = 256
-"""A box is narrow if its range of e is at most 1 / `NARROW` of its bound; then ranges of excess are distinguished."""
+NARROW, NARROWER = 64, 256
+"""A box is narrow if its range of e is at most 1 / `NARROW` of its bound, with a limit on the largest backward, which
+takes longer, 1 / `NARROWER`; then ranges of excess are distinguished."""
 
 Corner = Callable[[int, int, LargestBackward | None], tuple[int, int, bool]]
 """V* and A* for a ceiling on e, a least value of the largest e, and a range of the largest backward.
@@ -95,7 +96,7 @@ class Box:
 
     def split(self, problem: ChainAllocation, corner: Corner, known: int) -> list["Box"]:
         """Split the box into parts that cover it; ``known`` is a lower bound on all T."""
-        if self.coarse and is_narrow(self.low, self.high, self.bound):
+        if self.coarse and is_narrow(self.low, self.high, self.bound, self.largest):
             return [self.with_ceiling(self.high, corner)]
         wide, tall, broad = self.sides
         if self.largest is not None and broad > max(wide, tall // STRETCH):
@@ -153,9 +154,9 @@ class Box:
         return Box(max(self.bound, value, trip + low), low, high, value, trip, largest, coarse)
 
 
-def is_narrow(low: int, high: int, bound: int) -> bool:
-    """True if the range of e from ``low`` to ``high`` is at most 1 / `NARROW` of the bound."""
-    return high - low <= max(1, bound // NARROW)
+def is_narrow(low: int, high: int, bound: int, largest: LargestBackward | None) -> bool:
+    """True if the range of e from ``low`` to ``high`` is a small part of the bound."""
+    return high - low <= max(1, bound // (NARROW if largest is None else NARROWER))
 
 
 def _largest(problem: ChainAllocation, high: int, widths: tuple[int, ...]) -> int:

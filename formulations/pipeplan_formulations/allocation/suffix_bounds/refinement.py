@@ -14,11 +14,11 @@ longer raises it.
 """
 
 import heapq
-import itertools
 from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tables
 from pipeplan_formulations.allocation.bounds import free_bounds, memory_excludes_all
+from pipeplan_formulations.allocation.furthest_end import FurthestEnd
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.suffix_bounds.boxes import Box, Corner, is_narrow
@@ -28,6 +28,7 @@ from pipeplan_formulations.allocation.suffix_bounds.suffix import ProgrammeTable
 from pipeplan_formulations.allocation.suffix_bounds.trace import follow, roots
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Progress
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
@@ -37,15 +38,18 @@ RESOLUTION = 16_000
 """Intervals are split down to 1 / `RESOLUTION` of the bound."""
 SHRINKS = 3
 """Number of times that the upper end of e is lowered before intervals are split."""
-WORTH = 64
+WORTH = 256
 """Lowering the end stops when it gains less than 1 / `WORTH` of the end."""
-FIRST = 8
-"""Splits along e alone, often enough for a proof, before the largest backward is limited; see `MANY`."""
-MANY = 64
+SLIM = 2_000
+"""Intervals are split along e alone down to 1 / `SLIM` of the bound, often a proof, before the largest backward is
+limited; see `MANY`."""
+MANY = 32
 """The splits along e alone come first if a replica has more micro-batches than this.
 
 With few micro-batches the alternation bound decides, with many the slowest stage does.
 """
+SMALL = 2**16
+"""Most layers x usages x widths of a problem whose programme takes less time than a bound on its ceiling."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
 
@@ -57,6 +61,11 @@ class Relaxation:
     grid: Grid
     spans: Spans
     tables: ProgrammeTables
+
+
+def is_small(problem: ChainAllocation) -> bool:
+    """True if the programme takes little time."""
+    return problem.layers * Grid(problem).size * len(problem.widths) <= SMALL
 
 
 def open_bracket(
@@ -90,14 +99,16 @@ def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxa
         return None
     most = problem.largest
     targets = [max(1, int(bracket.low * stride)) for stride in STRIDES]
+    ceiling = None
     if bracket.cutoff is not None and bracket.cutoff <= most:  # one run decides if there is anything below the cutoff
         most, targets = bracket.cutoff - 1, []
+        ceiling = _most_delay(problem, most, bracket.clock)
     # Increase the target until some allocation stays within it.
     spans = Spans(problem, grid, most, bracket.clock)
     for target in [*(t for t in targets if t < most), most]:
         limit = target if bracket.high is None else min(target, bracket.high)
         spans = spans.narrowed(limit)
-        tables = run(problem, grid, spans, bracket.clock, limit)
+        tables = run(problem, grid, spans, bracket.clock, limit, ceiling, coarse=True)
         if tables is not None and int(tables.whole.min()) < IMPOSSIBLE:
             break
         bracket.raise_low(limit + 1)
@@ -107,15 +118,22 @@ def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxa
     # The least value is the bound; the allocation behind it becomes an incumbent.
     bracket.raise_low(int(tables.whole.min()))
     for root in roots(tables, 1):
-        _offer(bracket, follow(problem, grid, spans, tables, root))
+        _offer(bracket, follow(problem, grid, spans, tables, root, ceiling))
     reached = min(bracket.ceiling, most)
     if reached != limit:  # the optimum may lie between the target and the incumbent, so extend the tables
         spans = spans.narrowed(reached)
-        tables = run(problem, grid, spans, bracket.clock, reached)
+        tables = run(problem, grid, spans, bracket.clock, reached, ceiling, coarse=True)
         assert tables is not None
     for root in roots(tables, KEEP):
-        _offer(bracket, follow(problem, grid, spans, tables, root))
+        _offer(bracket, follow(problem, grid, spans, tables, root, ceiling))
     return Relaxation(grid, spans, tables)
+
+
+def _most_delay(problem: ChainAllocation, target: int, clock: Clock) -> int | None:
+    """The largest e of allocations within a target, by layers at a price; None where that is not worth its time."""
+    if problem.endless or problem.first or problem.last or is_small(problem):
+        return None
+    return max(target - FurthestEnd(problem, clock).least_trip(target), 0)
 
 
 def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> None:
@@ -123,11 +141,13 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
     reached = bracket.horizon - 1
     heads = prefix_tables(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
-    def corner(ceiling: int, least_delay: int, largest: LargestBackward | None) -> tuple[int, int, bool]:
+    def corner(
+        ceiling: int, least_delay: int, largest: LargestBackward | None, finely: bool = True
+    ) -> tuple[int, int, bool]:
         """V* and A* of a box, `IMPOSSIBLE` beyond the horizon, and true if ranges of excess were treated as one."""
         target = bracket.horizon - 1
         spans, found = base.spans.narrowed(target), base.tables
-        for coarse in [True, False] if problem.chooses else [False]:
+        for coarse in [True, False][: 1 + finely] if problem.chooses else [False]:
             tables = run(
                 problem,
                 base.grid,
@@ -149,49 +169,47 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
             if traced is not None:  # V* is reached, so distinguishing ranges of excess would not raise it
                 break
             value, trip = int(found.whole.min()), int(found.whole_trip.min())
-            if coarse and value <= trip + least_delay and not is_narrow(least_delay, ceiling, bracket.low):
+            if coarse and value <= trip + least_delay and not is_narrow(least_delay, ceiling, bracket.low, largest):
                 return value, trip, True  # A* decides: splitting the box takes less time and raises the bound more
-        return int(found.whole.min()), int(found.whole_trip.min()), False
+        return int(found.whole.min()), int(found.whole_trip.min()), not finely
 
     value, trip = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
     high = max(bracket.horizon - 1 - trip, 0)
-    # Lower the upper end of e: allocations below the horizon have e below it, which may raise A*, and so on.
-    for _ in range(SHRINKS):
-        if bracket.closed:
-            return
-        value, trip, _ = corner(high, 0, None)
-        bracket.raise_low(min(max(value, trip), bracket.horizon))
-        lower = min(high, bracket.horizon - 1 - trip)
-        if high - lower <= high // WORTH:
-            break
-        high = lower
+    # Lower the upper end of e: allocations below the horizon have e below it, which may raise A*, and so on. Ranges of
+    # excess are distinguished once that gains little without.
+    for finely in [False, True] if problem.chooses else [True]:
+        for _ in range(SHRINKS):
+            if bracket.closed:
+                return
+            value, trip, _ = corner(high, 0, None, finely)
+            bracket.raise_low(min(max(value, trip), bracket.horizon))
+            before, high = high, min(high, bracket.horizon - 1 - trip)
+            if before - high <= before // WORTH:
+                break
     # Split along e; with alternation or two phases also along the largest backward and its width.
     boxes = [Box(max(value, trip), 0, max(high, 0), value, trip)]
     if problem.drains:
-        if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, boxes, FIRST):
+        if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, boxes, SLIM):
             return
         boxes = [box.with_largest(problem) for box in boxes]
-    _split(problem, bracket, corner, boxes, None)
+    _split(problem, bracket, corner, boxes, RESOLUTION)
 
 
 def _split(
-    problem: ChainAllocation, bracket: Bracket[Allocation], corner: Corner, boxes: list[Box], cuts: int | None
+    problem: ChainAllocation, bracket: Bracket[Allocation], corner: Corner, boxes: list[Box], resolution: int
 ) -> bool:
-    """Split boxes, a heap, until the bracket is closed or they are too small; False after ``cuts`` splits."""
-    for count in itertools.count():
-        if not boxes:
-            bracket.raise_low(bracket.horizon)
-            return True
+    """Split boxes, a heap, until the bracket is closed; False if that of the least bound is too small for it."""
+    while boxes:
         box = boxes[0]
         bracket.raise_low(min(box.bound, bracket.horizon))
-        small = max(box.sides) <= max(1, box.bound // RESOLUTION) and not box.coarse
-        if bracket.closed or box.bound >= bracket.horizon or small:
+        if bracket.closed or box.bound >= bracket.horizon:
             return True
-        if count == cuts:
+        if max(box.sides) <= max(1, box.bound // resolution) and not box.coarse:
             return False
         heapq.heappop(boxes)
         high = min(box.high, bracket.horizon - 1 - box.trip)  # a larger e reaches the horizon
         shorter = box.high - high > box.high // WORTH
         for part in [box.with_ceiling(high, corner)] if shorter else box.split(problem, corner, bracket.low):
             heapq.heappush(boxes, part)
-    raise AssertionError
+    bracket.raise_low(bracket.horizon)
+    return True
