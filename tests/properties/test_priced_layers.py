@@ -7,15 +7,17 @@ import pytest
 
 from helpers.allocations import backwards, brute_force, every_allocation, objective
 from helpers.quick import QUICK
+from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.furthest_end import priced_layers
 from pipeplan_formulations.allocation.furthest_end import stages as tables
 from pipeplan_formulations.allocation.furthest_end.priced_layers import PricedLayers
 from pipeplan_formulations.allocation.furthest_end.reach import Reach
 from pipeplan_formulations.allocation.furthest_end.stages import StageTables
+from pipeplan_formulations.allocation.suffix_bounds import refinement
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.report import Limits, Status
 
 SEEDS = range(14 if QUICK else 600)
 LONG = Limits(time=600)
@@ -117,6 +119,25 @@ def _check(problem: ChainAllocation, grid: Grid, priced: PricedLayers, stages: A
         assert int(priced.heads(own, usage, start)[0]) <= before[s]
         trips = priced.trips(own, usage, behind, start)
         assert int(trips.through(np.array([0]), end, np.array([work[s]]))[0]) <= before[-1]
+
+
+def test_programmes_below_the_most_delay_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first programme is limited by what layers at a price leave: an optimum below the cutoff is proved."""
+    monkeypatch.setattr(refinement, "SMALL", 0)
+    limited = 0
+    for seed in SEEDS:
+        problem = instance(seed)
+        best = brute_force(problem)
+        if best is None:
+            continue
+        for cutoff in (best, best + 1, 6 * best // 5):
+            report = allocation.solve(problem, LONG, cutoff=cutoff)
+            if cutoff == best:
+                assert report.bound == best, seed
+            else:
+                assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, best, best), seed
+        limited += FurthestEnd(problem, Clock(LONG)).least_trip(best) > int(Reach(problem).least_work[-1])
+    assert limited > len(SEEDS) // 8
 
 
 @pytest.mark.parametrize("part", [1, 3, 8])

@@ -4,7 +4,7 @@ The equations are in `pipeplan_formulations.allocation.instance`, which gives ea
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import lcm
@@ -24,6 +24,18 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import SpanOptions
 
 InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
+
+
+@dataclass
+class KnownCosts:
+    """Cached recomputed forward times of spans of one kind and width that cannot save everything.
+
+    ``rows[j, k − 1]`` belongs to the span with the j-th of ``keys`` (sorted) and k micro-batches in flight.
+    """
+
+    keys: Array
+    rows: Array
+    by_content: dict[tuple[int, ...], Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +279,11 @@ class AllocationTables(PassTables):
             shared_recomputation(*rows, self.recomputable)
             for rows in zip(self.forward, self.savings, self.workspace, self.again, strict=True)
         )
+
+    @cached_property
+    def known_costs(self) -> dict[tuple[int, int], KnownCosts]:
+        """What is known of the recomputation of spans, by kind and index of the width; programmes fill it."""
+        return {}
 
     @cached_property
     def collectives(self) -> Collectives:

@@ -1,33 +1,21 @@
 """Spans of layers that a stage may hold with T within a target, and the recomputation that each needs.
 
-The recomputation of a span is computed when it is first needed, and cached. It is a lower bound if a list of options
-was thinned out or would be too long, and exact otherwise.
+The recomputation of a span is computed when it is first needed, and cached with its problem. It is a lower bound if a
+list of options was thinned out or would be too long, and exact otherwise.
 """
 
 from copy import copy
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
+from pipeplan_formulations.allocation.tables import KnownCosts
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.pass_times import Role
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
-
-
-@dataclass
-class _KnownCosts:
-    """Cached recomputed forward times of spans of one kind and width that cannot save everything.
-
-    ``rows[j, k − 1]`` belongs to the span with the j-th of ``keys`` (sorted) and k micro-batches in flight.
-    """
-
-    keys: Array
-    rows: Array
-    by_content: dict[tuple[int, ...], Array] = field(default_factory=dict)
 
 
 class Spans:
@@ -47,7 +35,7 @@ class Spans:
         self.forward_before = least_forward_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
         self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
-        self._known: dict[tuple[int, int], _KnownCosts] = {}
+        self._known = problem.known_costs
 
     def extra(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array | int) -> Array:
         """Recomputed forward time per micro-batch, with ``in_flight`` micro-batches in flight; shapes broadcast.
@@ -108,16 +96,19 @@ class Spans:
         """`extra` of spans that may have to recompute, from the cache, which is filled where it lacks a span."""
         many = int(self._grid.most_in_flight[w].max())
         known = self._known.get((kind, w))
-        if known is None:
-            known = self._known[kind, w] = _KnownCosts(np.zeros(0, np.int64), np.zeros((0, many), np.int64))
+        if known is None:  # its last key is beyond all spans
+            known = self._known[kind, w] = KnownCosts(np.array([IMPOSSIBLE]), np.zeros((1, many), np.int64))
         keys = starts * (self._problem.layers + 1) + ends
-        new = np.setdiff1d(keys, known.keys)
+        place = np.searchsorted(known.keys, keys)
+        new = keys[known.keys[place] != keys]
         if len(new):
+            new = np.unique(new)
             rows = np.stack([self._row(kind, w, *divmod(key, self._problem.layers + 1)) for key in new.tolist()])
             keys_, rows_ = np.concatenate([known.keys, new]), np.concatenate([known.rows, rows])
             order = np.argsort(keys_)
             known.keys, known.rows = keys_[order], rows_[order]
-        found: Array = known.rows[np.searchsorted(known.keys, keys), in_flight - 1]
+            place = np.searchsorted(known.keys, keys)
+        found: Array = known.rows[place, in_flight - 1]
         return found
 
     def _row(self, kind: int, w: int, start: int, end: int) -> Array:

@@ -129,7 +129,7 @@ class AggregateNode(Node):
 
     A node follows its ``targets``; None where all layouts are small, and decided at once. 1F1B's bound is GPipe's too
     (docs/bounds/allocation.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
-    ``known``: the best allocation of the node above.
+    ``known``: the best allocation of the node above. ``priced``: the bound was raised with prices of layers before.
     """
 
     bound: int
@@ -143,7 +143,9 @@ class AggregateNode(Node):
     estimated: bool = False
     again: bool = False
     known: Allocation = ()
+    priced: bool = False
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
+    _problem: ChainAllocation | None = field(default=None, init=False, repr=False)
 
     @property
     def small(self) -> bool:
@@ -193,8 +195,8 @@ class AggregateNode(Node):
         time to raise it. The problem does not contain all constraints: where its solution breaks one, the node becomes
         a tree.
         """
-        problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
-        slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
+        problem = self._problem or allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
+        slice_ = min(search.left / (2 if search.value is None else 1), self.slice)  # leave others time to find a plan
         if self.estimated and self.again and search.cutoff is not None:
             return self._estimate_again(search, problem, Clock(Limits(slice_)))
         if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
@@ -203,6 +205,7 @@ class AggregateNode(Node):
             return Step.split(list(self._below()))
         target = self._target(search)
         accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
+        self._problem = None if self.small else problem  # what is known of its spans helps with later targets
         report = allocation.solve(problem, Limits(slice_, accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
             return Step.nothing()
@@ -253,7 +256,7 @@ class AggregateNode(Node):
         Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
         plans sooner than tiles. For large pooled layouts that is all, but for the device groups found.
         """
-        self.estimated, self.again = True, not self.small
+        self.estimated, self.again = True, not (self.small or self.priced)
         programme = FurthestEnd(problem, clock)
         high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER

@@ -20,6 +20,9 @@ from pipeplan_formulations.allocation.joined import together
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 
+FEW = 2
+"""Members that are divided where prices of layers took too long: alone they may be bounded by allocations too."""
+
 
 def joined(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield root nodes that join others, those that differ in costs and places only together."""
@@ -84,21 +87,24 @@ class JoinedSpacesNode(Node):
             for node, problem in self.members
         ]
         whole = together([problem for _, problem in members])
-        clock = Clock(Limits(min(search.left / 2, self.slice)))
+        clock = Clock(Limits(min(search.left, self.slice)))
         high = max(search.cutoff, self.bound)
         self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         if not self.closely and all(node.space.split is None for node, _ in self.members):
             return Step.split([replace(self, closely=True)])
-        if self.closely and not clock.left:
+        if self.closely and not clock.left and len(members) > FEW:
             return Step.split([replace(self, slice=4 * self.slice)])
         parts = halves(np.array([_measures(problem) for _, problem in members]))
         below = [[members[i] for i in part] for part in parts] if all(parts) else [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
-        raised = [(replace(node, bound=max(node.bound, self.bound)), problem) for node, problem in members]
+        raised = [
+            (replace(node, bound=max(node.bound, self.bound), priced=self.closely), problem)
+            for node, problem in members
+        ]
         return replace(JoinedSpacesNode.of(raised), closely=self.closely) if len(raised) > 1 else raised[0][0]
 
 
