@@ -268,7 +268,8 @@ def homes(spaces: Spaces) -> tuple[Space, ...]:
     """
     every = set(spaces.lowest.sizes)
     lowest = spaces.lowest.model
-    own = (space for space in spaces if (space.model.slices, space.model.folding) == (lowest.slices, lowest.folding))
+    parts = spaces if lowest.folding is not None else spaces.in_one_round
+    own = (space for space in parts if (space.model.slices, space.model.folding) == (lowest.slices, lowest.folding))
     alike = (space for space in own if not isinstance(space.split, Mix) and every <= set(space.sizes))
     found = tuple(space for space in alike if space.split is None or not space.split.mesh)
     return tuple(space for space in found if space.job.level < SHARDED) or found

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -41,9 +42,8 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         Nanoseconds from which on a bound rules plans out.
     """
     space, job = spaces.lowest, spaces.job
-    scope = Scope(
-        space, anywhere=not spaces.mixed and all(each.placing.every for each in spaces if each.placing.spread)
-    )
+    whole = [each.placing for each in chain(spaces.in_one_round, *spaces.folded.values()) if each.placing.spread]
+    scope = Scope(space, anywhere=not spaces.mixed and all(each.every for each in whole))
     found = Searched(
         micro_batch_sizes=space.sizes,
         schedules=space.schedules,

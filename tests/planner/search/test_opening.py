@@ -1,6 +1,8 @@
 """Teams are opened by the search: by size, in the order of their bounds, where these leave hope."""
 
+from collections import Counter
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ from pipeplan.core.errors import InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.searched import CLOSED, LATE, OTHER_TEAMS, TENSOR
 from pipeplan.costs.sharding.usual import USUAL, usual_teams, why_alone
+from pipeplan.search.branch_and_bound import PlanSearch
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.teams import TeamsNode
 from pipeplan.search.scope import searched
 from pipeplan.search.space.opening import Opening
@@ -136,3 +140,23 @@ def test_where_nothing_can_be_split_plans_without_teams_are_the_answer() -> None
         assert "no teams of 3, over which no operator can be split" in known.as_text()
     with pytest.raises(InputError, match="can be split over them"):
         solve(perceptrons(), three, 4, teams=(3,), workers=1)
+
+
+def test_small_questions_price_and_open_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the README prices teams at one of five micro-batch sizes, and places few devices with several stages."""
+    priced, placed, sizes_below, advance = [], [], Opening._sizes_below, DeviceGroupsNode.advance
+
+    def noted(own: Opening[Any], cutoff: int) -> tuple[int, ...]:
+        priced.append(sizes_below(own, cutoff))
+        return priced[-1]
+
+    def counted(node: DeviceGroupsNode, search: PlanSearch) -> Any:
+        placed.append((node.space.split is not None, node.space.model.rounds > 1))
+        return advance(node, search)
+
+    monkeypatch.setattr(Opening, "_sizes_below", noted)
+    monkeypatch.setattr(DeviceGroupsNode, "advance", counted)
+    found = solve("gpt2-small", "2x2-v100-10gbit", 16, memory="2GiB", workers=1)
+    assert found.status is Status.OPTIMAL and priced == [(1,)]
+    of_teams, of_devices = (Counter(placed)[split, True] for split in (True, False))
+    assert found.searched.opened < 400 and of_teams < 40 and of_devices < 60

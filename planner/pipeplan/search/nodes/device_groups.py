@@ -135,16 +135,13 @@ class UnplacedNode(SpaceNode):
 
 
 @dataclass
-class RemainingGroupsNode(Node):
+class RemainingGroupsNode(SpaceNode):
     """All device groups at a micro-batch size that are not enumerated yet; there may be more than time allows.
 
     Those with equally many replicas per stage come first, as they are few and good. The most promising ones of each lot
     are advanced at once, so that there are plans even if the enumeration does not end.
     """
 
-    bound: int
-    space: Space
-    size: int
     early: bool = True
     _pending: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
 

@@ -9,6 +9,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from pipeplan.search.nodes.joined_spaces import halves
 from pipeplan.search.nodes.rows import Row, RowsNode, bounded_rows, bounds_rows, try_row, turn_of
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 
@@ -100,6 +102,58 @@ def together(nodes: Iterable[Node]) -> Iterator[Node]:
         yield node
     for ways in groups.values():
         yield LeastWaysNode.of([*ways.values()])
+
+
+def in_rounds(every: Iterable[Spaces]) -> Iterator["RoundsNode"]:
+    """Yield the nodes of plans with several stages on each team, one for ways between the same placements."""
+    groups: dict[Hashable, list[Spaces]] = {}
+    for own in every:
+        if own.job.chunks != (1,) and isinstance(own.split, Split):
+            split = own.split
+            groups.setdefault((split.sizes, split.placements, split.passes, own.lowest.sizes), []).append(own)
+    for ways in groups.values():
+        for size in ways[0].lowest.sizes:
+            spaces = chain.from_iterable(own.in_one_round for own in ways)
+            least = min(space.lower_bounds(size).evenly_shared(space.cluster) for space in spaces)
+            yield RoundsNode(least, ways, size)
+
+
+@dataclass
+class RoundsNode(Node):
+    """Plans of several small ways at one micro-batch size with several stages on each team.
+
+    They are bounded together before each has spaces of such plans.
+    """
+
+    bound: int
+    ways: Sequence[Spaces] = field(repr=False)
+    size: int
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Before single ways, as `LeastWaysNode`."""
+        return (0, -len(self.ways))
+
+    @property
+    def turn(self) -> Turn:
+        """Late, as all plans with several stages of a device."""
+        return Turn.LATE
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Bound all plans by the least way if there is a plan to beat, then open the nodes of each way."""
+        if search.cutoff is not None:
+            self.bound = max(self.bound, lower_bound(self._least(), search))
+            if search.fathoms(self.bound):
+                return Step.leave(self.bound)
+        nodes = nodes_of(promising(chain.from_iterable(own.folded[laid] for own in self.ways for laid in own.folded)))
+        return Step.split([*together(node for node in nodes if isinstance(node, SpaceNode) and node.size == self.size)])
+
+    def _least(self) -> Iterator[Space]:
+        """The spaces of the least way."""
+        first = self.ways[0]
+        job = replace(first.job, micro_batches=(first.job.batch // self.size,))
+        model = least_model([own.model for own in self.ways], self.size)
+        return chain.from_iterable(Spaces(model, first.cluster, job, first.split).folded.values())
 
 
 @dataclass

@@ -6,7 +6,6 @@
                         └───────────┴── at least the best plan: closed ┘
 """
 
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,7 +17,7 @@ from pipeplan.search import any_order_nodes, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
-from pipeplan.search.nodes.least_ways import bounds_ways, lower_bound, together
+from pipeplan.search.nodes.least_ways import bounds_ways, in_rounds, lower_bound, together
 from pipeplan.search.space.opening import Opening
 from pipeplan.search.space.rounds import split_families
 from pipeplan.search.space.space import Space
@@ -41,7 +40,7 @@ class TeamsNode(Node):
         Whether only micro-batch sizes are priced whose bound leaves hope. Baseline planners ask for all.
     """
 
-    opening: Opening[Iterable[Space]]
+    opening: Opening[Spaces]
     hopeful: list[Space]
     narrows: bool
     bound: int = field(init=False)
@@ -68,9 +67,13 @@ class TeamsNode(Node):
             self.opening.left = True
             return Step.leave(self.bound)
         cutoff = search.cutoff if self.narrows else None
-        opened = [space for spaces in self.opening.open(cutoff) for space in promising(spaces)]
+        ways = list(self.opening.open(cutoff))
+        small = [own for own in ways if own.split is not None and all(map(bounds_ways, own.in_one_round))]
+        others = chain.from_iterable(own for own in ways if own not in small)
+        opened = promising(chain(others, *(own.in_one_round for own in small)))
         self.hopeful += opened
         nodes = [*together(map(self._known, nodes_of(opened))), *chain.from_iterable(map(any_order_nodes, opened))]
+        nodes += in_rounds(small)
         if not self.opening.done:
             return Step.leave(self.bound, nodes)
         return Step.split(nodes) if cutoff is None else Step.leave(cutoff, nodes)

@@ -69,8 +69,6 @@ class Spaces:
         The mixes that are searched together.
     sliced : dict of int to Spaces
         The spaces of each number of token slices but 1; they come last.
-    folded : dict of Laid to Spaces
-        The spaces of each way to lay several stages on a device.
 
     Raises
     ------
@@ -105,7 +103,9 @@ class Spaces:
         alone = opens and (not job.teams or 1 in job.teams)
         self._rounds = Rounds(model, cluster, self.job)
         self._unlaid: InputError | None = None
-        self.folded: dict[Laid, Spaces] = dict(self._in_rounds()) if alone else {}
+        self._alone = alone
+        if split is None:
+            self.folded  # noqa: B018  # so that their errors come first
         if alone and self._rounds.whole:
             self._open_levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
@@ -121,8 +121,15 @@ class Spaces:
         elif split is None and not self._openings:
             self.require_some()
 
+    @cached_property
+    def folded(self) -> dict[Laid, "Spaces"]:
+        """The spaces of each way to lay several stages on a device; those of teams are made when they are asked for."""
+        return dict(self._in_rounds())
+
     def _in_rounds(self) -> Iterator[tuple[Laid, "Spaces"]]:
         """Yield the spaces of each way to lay several stages on a device of which there are plans."""
+        if not self._alone:
+            return
         for laid in self._rounds:
             try:
                 model, job = self._rounds.question(laid, self._own_job)
@@ -206,9 +213,9 @@ class Spaces:
                 if self.usual:  # nobody asked for them
                     return None
                 raise
-            self._unlaid = self._unlaid or own._unlaid
             if any(True for _ in own):  # else there are too few teams for several stages each
                 self.teams[question.split] = own
+            self._unlaid = self._unlaid or own._unlaid
         self._questions += (question,)
         return self.teams.get(question.split) if isinstance(question, TeamQuestion) else None
 
@@ -311,7 +318,15 @@ class Spaces:
         return self.job if self.model.slicing is not None else replace(self.job, slices=(), schedules=whole)
 
     def __iter__(self) -> Iterator[Space]:
-        return chain(self._spaces.values(), *self.folded.values(), *self.teams.values(), *self.sliced.values())
+        yield from self._spaces.values()
+        yield from chain(*self.folded.values(), *self.teams.values(), *self.sliced.values())
+
+    @property
+    def in_one_round(self) -> Iterator[Space]:
+        """The spaces in which a device has one stage."""
+        yield from self._spaces.values()
+        for own in (*self.teams.values(), *self.sliced.values()):
+            yield from own.in_one_round
 
     @property
     def levels(self) -> tuple[int, ...]:
