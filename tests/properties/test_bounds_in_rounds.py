@@ -140,6 +140,39 @@ def test_sums_over_rounds_where_one_counts_are_noticed(
     assert [*beaten([number])]
 
 
+def in_halves(number: int) -> Document:
+    """A random question about backwards that are joined or split, whichever is shorter for some layers of a device."""
+    random, document = Random(f"lb {number}"), asked(number)
+    document["job"] |= {"schedules": [random.choice(("dualpipe-v", "dualpipe-v", "zb-v"))], "chunks": [2]}
+    document["job"].pop("micro_batches", None)
+    for profile in document["model"]["profiles"]:
+        for cost in profile["costs"].values():
+            first, second = random.choice((1, 2, 8)), random.choice((1, 2, 8))
+            joined = max(first, random.choice((1, 2, 8, 16)))
+            halves = {"input_gradient": 20 * first, "weight_gradient": 20 * second, "backward": 20 * joined}
+            cost |= halves | {"forward": random.choice((0, 1, 5)), "update": 0}
+    return document
+
+
+def below_work(numbers: Iterable[int]) -> Iterator[str]:
+    """Simulated steps that take less than the bound of all work."""
+    for number in numbers:
+        random = Random(number)
+        for space in spaces_of(in_halves(number)):
+            for candidate, boundaries in plans(space, random):
+                groups, bounds = candidate.chain.groups, space.lower_bounds(candidate.chain.micro_batch)
+                bound = bounds.of_stages((group[0].kind.name, len(group)) for group in groups)
+                value = evaluate(space.cluster, candidate, boundaries).value
+                if value < max(bound, bounds.of_any(space.cluster)):
+                    yield f"question {number}: {candidate.label}, {boundaries}: {value} below the bound {bound}"
+
+
+@pytest.mark.parametrize("numbers", [(44, 235, *range(20)), rarely(range(20, 1200))], ids=len)
+def test_no_plan_of_joined_and_split_backwards_is_below_all_work(numbers: Iterable[int]) -> None:
+    """Which half is shorter is a matter of each layer, not of all layers that a device has in one place."""
+    assert [*below_work(numbers)] == []
+
+
 def in_loops(number: int) -> Document:
     """A random question of which rows of modes are bounded together."""
     random, document = Random(f"in loops {number}"), asked(number)

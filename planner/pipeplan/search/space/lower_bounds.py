@@ -33,8 +33,8 @@ class LowerBounds:
         work = {name: table.forward + table.backward for name, table in tables.items()}
         first = [table.first_forward + table.first_backward for table in tables.values()]
         if splits:
-            halves = {name: each.forward + each.input_gradient + each.weight_gradient for name, each in tables.items()}
-            work = {name: np.minimum(own, halves[name]) for name, own in work.items()}
+            for name, each in tables.items():
+                work[name] = each.forward + each.least_first_part + each.least_second_part
             first = [table.first_forward for table in tables.values()]
         shares = [own[every > 0] / every[every > 0] for own, every in zip(first, work.values(), strict=True)]
         least = min((float(row.min()) for row in shares if row.size), default=1.0)
