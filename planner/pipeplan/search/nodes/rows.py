@@ -10,9 +10,9 @@ What depends on the nodes, or on other stages, is the least that it may be (docs
 below the incumbent are placed on devices, one by one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby, islice
 from math import comb
 from typing import NamedTuple
@@ -52,11 +52,11 @@ def turn_of(space: Space) -> Turn:
 
 
 class Row(NamedTuple):
-    """A row of modes with a lower bound in nanoseconds, and the partition that has it if it is known."""
+    """A row of modes with a lower bound in nanoseconds, and what finds the partition that has it, if it is known."""
 
     bound: int
     modes: Modes
-    boundaries: Boundaries = ()
+    partition: Callable[[], Boundaries] | None = None
 
 
 def bounded_rows(space: Space, size: int, most: int | None = None, hiding: Prices | None = None) -> list[Row]:
@@ -74,9 +74,10 @@ def bounded_rows(space: Space, size: int, most: int | None = None, hiding: Price
 
 def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
     """Simulate the partition of a row on its first devices."""
-    if row.boundaries:
+    if row.partition is not None:
+        boundaries = row.partition()
         for groups in islice(space.placing.of(row.modes), 1):
-            search.submit_all(space.candidates(groups, size), row.boundaries)
+            search.submit_all(space.candidates(groups, size), boundaries)
 
 
 @dataclass
@@ -104,7 +105,7 @@ class RowsNode(SpaceNode):
 
 
 class RowTables(ShapeTables):
-    """Least times and bytes of super layers, and the programme over them."""
+    """Least times and bytes of layers, or super layers, and the programme over them."""
 
     def of_rows(self, rows: Sequence[Modes]) -> Iterator[Row]:
         """Yield the least bound over all partitions of each row, in nanoseconds; `NEVER` where none fits."""
@@ -117,26 +118,38 @@ class RowTables(ShapeTables):
         depth = np.array([len(modes) for modes in rows])
         way, ending, trip, least = self._terms(*np.array([*keys]).T)
         there, hop = self._hop
-        least = least[stages[:, 0]][:, None, None]
-        # reach[row, e]: the least of the largest bound of the stages so far, which hold layers 0 … e − 1;
-        # start[s, row, e]: where the last of them begins then
-        reach, start = np.full((len(rows), n + 1), NEVER), np.zeros((deepest, len(rows), n + 1), np.int64)
-        reach[:, 0] = 0
-        found = reach[:, -1].copy()
+
+        def largest(own: Array, s: int) -> Array:
+            """The largest bound of stage s of some rows, by its end and its first layer."""
+            at, once = stages[own, s], least[stages[own, 0]]
+            worst, other = way[at], ending[at]
+            worst += (once + s * hop)[:, None, None]
+            other += s * there
+            np.maximum(worst, other, out=worst)
+            np.take(trip, at, axis=0, out=other)
+            other += (once + hop * (depth[own] - 1))[:, None, None]
+            return np.maximum(worst, other, out=worst)
+
+        # reach[s][row, e]: the least of the largest bound of the stages before s, which hold layers 0 … e − 1
+        reach = [np.full((len(rows), n + 1), NEVER)]
+        reach[0][:, 0] = 0
         for s in range(deepest):
-            own = np.flatnonzero(depth > s)
-            at, hops = stages[own, s], hop * (depth[own] - 1)[:, None, None]
-            terms = way[at] + least[own] + s * hop, ending[at] + s * there, trip[at] + least[own] + hops
-            worst = np.maximum(np.maximum.reduce(terms), reach[own, :, None])
-            start[s, own] = worst.argmin(axis=1)
-            reach[own] = worst.min(axis=1)
-            last = np.flatnonzero(depth == s + 1)
-            found[last] = reach[last, n]
-        for number, (modes, bound) in enumerate(zip(rows, found.tolist(), strict=True)):
-            edges = [n]
-            for s in reversed(range(len(modes))):
-                edges.append(int(start[s, number, edges[-1]]))
-            yield Row(min(bound, NEVER), modes, tuple(reversed(edges)))
+            own, after = np.flatnonzero(depth > s), np.full((len(rows), n + 1), NEVER)
+            worst = largest(own, s)
+            after[own] = np.maximum(worst, reach[s][own, None, :], out=worst).min(axis=2)
+            reach.append(after)
+        for number, modes in enumerate(rows):
+            bound = int(reach[len(modes)][number, n])
+            yield Row(min(bound, NEVER), modes, partial(self._traced, largest, reach, number, len(modes)))
+
+    def _traced(
+        self, largest: Callable[[Array, int], Array], reach: Sequence[Array], number: int, depth: int
+    ) -> Boundaries:
+        """The partition of a row that has its bound."""
+        edges, own = [reach[0].shape[1] - 1], np.array([number])
+        for s in reversed(range(depth)):
+            edges.append(int(np.maximum(largest(own, s)[0, edges[-1]], reach[s][number]).argmin()))
+        return tuple(reversed(edges))
 
     def _in_flight(self, rows: Sequence[Modes]) -> Iterator[list[tuple[int, int]]]:
         """Yield for each stage of each row what its memory holds, and the forwards behind its first backward.
@@ -163,7 +176,8 @@ class RowTables(ShapeTables):
     def _terms(self, kind: Array, replicas: Array, held: Array, late: Array) -> tuple[Array, Array, Array, Array]:
         """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
 
-        Shape (modes, n + 1, n + 1), `NEVER` where a span does not fit; and that ending, the least of each mode.
+        Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; and that
+        ending, the least of each mode.
         """
         n = self._forward.shape[1] - 1
         a, b = np.triu_indices(n + 1, 1)
@@ -187,7 +201,7 @@ class RowTables(ShapeTables):
 
         def on_spans(each: Array) -> Array:
             dense = np.full((len(kind), n + 1, n + 1), NEVER)
-            dense[:, a, b] = np.where(fits, each, NEVER)
+            dense[:, b, a] = np.where(fits, each, NEVER)
             return dense
 
         first = np.where(fits & (a == 0), finish, NEVER).min(axis=1)
