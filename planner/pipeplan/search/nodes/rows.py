@@ -122,13 +122,15 @@ class RowTables(ShapeTables):
         def largest(own: Array, s: int) -> Array:
             """The largest bound of stage s of some rows, by its end and its first layer."""
             at, once = stages[own, s], least[stages[own, 0]]
-            worst, other = way[at], ending[at]
+            worst: Array = way[at]
+            other: Array = ending[at]
             worst += (once + s * hop)[:, None, None]
             other += s * there
             np.maximum(worst, other, out=worst)
             np.take(trip, at, axis=0, out=other)
             other += (once + hop * (depth[own] - 1))[:, None, None]
-            return np.maximum(worst, other, out=worst)
+            np.maximum(worst, other, out=worst)
+            return worst
 
         # reach[s][row, e]: the least of the largest bound of the stages before s, which hold layers 0 … e − 1
         reach = [np.full((len(rows), n + 1), NEVER)]
