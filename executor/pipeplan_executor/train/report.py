@@ -10,7 +10,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span, Step, Timeline
 from pipeplan.core.units import format_time
-from pipeplan.simulate import timeline_of
+from pipeplan.simulate import memory_of_ranks, timeline_of
 from pipeplan_executor.runtime.recorder import host
 from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.train.verdict import Verdict
@@ -173,9 +173,8 @@ def ranks_text(plan: Plan, tensor_parallel: int = 1) -> str:
 
 
 def predicted_peak(plan: Plan, rank: int) -> int:
-    """Return the peak that the plan predicts for a rank, in bytes: of several stages, all that it holds at a time."""
-    own = [plan.stages[stage].memory.total for stage in plan.pipeline.stages_on[rank]]
-    return own[0] if len(own) == 1 else timeline_of(plan).peaks[rank]
+    """Return the peak that the plan predicts for a rank, in bytes."""
+    return memory_of_ranks(plan)[rank]
 
 
 def layers_by_stage(plan: Plan) -> str:
@@ -211,7 +210,6 @@ def write_page(plan: Plan, report: RunReport, path: str | Path, lines: Sequence[
     from pipeplan.report.page.pages import run_page
     from pipeplan.report.page.sections.measured import Measured
 
-    peaks = [predicted_peak(plan, rank) for rank in range(len(plan.ranks))]
     times = report.step_time, report.step_times, report.losses
-    measured = Measured(*times, report.peaks, peaks, report.timeline, lines)
+    measured = Measured(*times, report.peaks, memory_of_ranks(plan), report.timeline, lines)
     run_page(plan, timeline_of(plan), measured).save(path)

@@ -20,7 +20,7 @@ from pipeplan.costs.sources import Costs
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.turns import LONG, SHORT, Baseline
-from pipeplan.simulate import timeline_of
+from pipeplan.simulate import memory_of_ranks, timeline_of
 from pipeplan_formulations.common.report import Status, Stop
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def _of_all_stages(result: Result) -> list[str]:
     most = max(map(len, result.plan.pipeline.stages_on))
     if most == 1:
         return []
-    peaks = sorted(result.timeline.peaks)
+    peaks = sorted(memory_of_ranks(result.plan))
     held = format_bytes(peaks[0]) + (f" to {format_bytes(peaks[-1])}" if peaks[-1] > peaks[0] else "")
     each = "a member of each team" if result.plan.letter == "t" else "each device"
     return [f"  {each} needs {held} for its {most} stages together"]

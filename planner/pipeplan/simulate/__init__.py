@@ -44,7 +44,17 @@ from pipeplan.simulate.rolling import SHOWN, load, period_of, rolling
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.structure import NOTHING
 
-__all__ = ["SHOWN", "longest_path", "makespan", "period", "rolling", "rolling_period", "simulate", "timeline_of"]
+__all__ = [
+    "SHOWN",
+    "longest_path",
+    "makespan",
+    "memory_of_ranks",
+    "period",
+    "rolling",
+    "rolling_period",
+    "simulate",
+    "timeline_of",
+]
 
 
 @without_collector()
@@ -100,6 +110,14 @@ def timeline_of(plan: Plan) -> Timeline:
     """Return the time line that is shown of a plan: of a step, or of `SHOWN` batches where gradients are late."""
     lists = rolling(plan.schedule, plan.pipeline, SHOWN) if plan.staleness else plan.schedule
     return simulate(lists, plan.pipeline)
+
+
+def memory_of_ranks(plan: Plan) -> tuple[int, ...]:
+    """Return the bytes that each rank of a plan needs: of several stages, the most that it holds of all at a time."""
+    stages = plan.pipeline.stages_on
+    if any(len(own) > 1 for own in stages):
+        return timeline_of(plan).peaks
+    return tuple(plan.stages[stage].memory.total for (stage,) in stages)
 
 
 @without_collector()

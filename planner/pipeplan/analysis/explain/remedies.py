@@ -34,6 +34,7 @@ from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.search.alternatives import Change, changes, checked
 from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.simulate import memory_of_ranks
 from pipeplan.solve.question import asked
 from pipeplan.solve.reach import searched_for
 from pipeplan_formulations.common.bisection import least
@@ -200,10 +201,9 @@ def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
     if plan.team > 1:
         limits = [min((limit for limit in limits if limit is not None), default=None)] * len(plan.device_kinds)
     over = [
-        stage.memory.total - limit
-        for stage in plan.stages
-        for limit in (limits[device] for device in stage.devices)
-        if limit is not None
+        needed - limit
+        for needed, device in zip(memory_of_ranks(plan), plan.ranks, strict=True)
+        if (limit := limits[device]) is not None
     ]
     return max(over, default=0)
 

@@ -9,6 +9,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import gradient_bytes, layer_costs, optimizer_bytes
+from pipeplan.simulate import memory_of_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,11 @@ class Room:
     ----------
     device : str
     stage : int
+        Its first one.
     peak, limit : int
         ``limit`` is `pipeplan.costs.chain.UNLIMITED` where there is none.
     micro_batch : int
-        Bytes of one more micro-batch in flight.
+        Bytes of one more micro-batch in flight, on the stage on which it takes least.
     layer : int or None
         Bytes of the smaller of the adjacent layers of the neighbouring stages; None if there is no neighbour, if
         the model is not given, or if teams share layers.
@@ -56,15 +58,15 @@ class Room:
 
 def rooms(setting: Setting, model: Model | None, cluster: Cluster | None, job: Job | None) -> tuple[Room, ...]:
     """Every device of the plan, by rank; without model and cluster, neighbouring layers are left out."""
-    found = {}
-    for s, stage in enumerate(setting.pipeline.stages):
-        layer = None
-        if model is not None and cluster is not None and setting.plan.team == 1:
-            layer = _smallest_neighbour(setting, s, model, cluster, job)
-        for rank in setting.pipeline.placement[s]:
-            peak, limit = setting.plan.stages[s].memory.total, setting.pipeline.limits[rank]
-            found[rank] = Room(setting.device(rank), s, peak, limit, stage.held, layer)
-    return tuple(found[rank] for rank in sorted(found))
+    pipeline, found = setting.pipeline, []
+    layers: list[int | None] = [None] * len(pipeline.stages)
+    if model is not None and cluster is not None and setting.plan.team == 1:
+        layers = [_smallest_neighbour(setting, s, model, cluster, job) for s in range(len(layers))]
+    for rank, (own, peak) in enumerate(zip(pipeline.stages_on, memory_of_ranks(setting.plan), strict=True)):
+        held = min(pipeline.stages[s].held for s in own)
+        layer = min((layer for s in own if (layer := layers[s]) is not None), default=None)
+        found.append(Room(setting.device(rank), own[0], peak, pipeline.limits[rank], held, layer))
+    return tuple(found)
 
 
 def _smallest_neighbour(setting: Setting, s: int, model: Model, cluster: Cluster, job: Job | None) -> int | None:

@@ -15,6 +15,7 @@ from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, replicas_of
 from pipeplan.costs.sources import Costs
+from pipeplan.simulate import memory_of_ranks
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def not_dominated(points: Iterable[Point]) -> tuple[Point, ...]:
 
 def memory_of(plan: Plan) -> int:
     """Bytes that the plan needs on its fullest device."""
-    return max(stage.memory.total for stage in plan.stages)
+    return max(memory_of_ranks(plan))
 
 
 Over = Literal["memory", "devices", "price"]

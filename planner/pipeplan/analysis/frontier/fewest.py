@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeplan.analysis.explain.changes import more_never_hurt
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict, answers_path
+from pipeplan.analysis.frontier.curve import memory_of
 from pipeplan.analysis.frontier.over_devices import ask, check_pins, prices
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster
@@ -65,7 +66,7 @@ class Fewest:
 
     def __str__(self) -> str:
         devices = "1 device" if self.count == 1 else f"{self.count} devices"
-        peak = format_bytes(max(stage.memory.total for stage in self.plan.stages))
+        peak = format_bytes(memory_of(self.plan))
         if self.count == 1:
             proof = "one is the least there is"
         elif self.proved:
