@@ -28,9 +28,13 @@ def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Tra
     if source.index == target.index:
         return Transfer()
     link = cluster.link(source, target)
+    return Transfer(size, link.occupancy(size), link.latency, _resources(source, target))
+
+
+def _resources(source: Device, target: Device) -> tuple[str, ...]:
+    """Return the link resources that a tensor from a device to another one keeps busy."""
     within = source.node == target.node
-    resources = _own_link(source.index, target.index) if within else _cards(source.node, target.node)
-    return Transfer(size, link.occupancy(size), link.latency, resources)
+    return _own_link(source.index, target.index) if within else _cards(source.node, target.node)
 
 
 def meetings(source: Sequence[Device], target: Sequence[Device]) -> Iterator[tuple[Device, Device]]:
@@ -59,15 +63,14 @@ def links_between(cluster: Cluster, source: Sequence[Device], target: Sequence[D
     return {cluster.link(*ends) for ends in nodes.values()}
 
 
-def busiest(cluster: Cluster, source: Sequence[Device], target: Sequence[Device]) -> tuple[int, tuple[int, ...]]:
+def busiest(source: Sequence[Device], target: Sequence[Device]) -> tuple[int, tuple[int, ...]]:
     """Return the number of micro-batches after which pairs of replicas repeat, and those on the busiest resource."""
     users: dict[str, list[int]] = {}
-    ways = transfers(cluster, source, target, 0)
-    for m, way in enumerate(ways):
-        for resource in way.resources:
+    for m, (sender, receiver) in enumerate(meetings(source, target)):
+        for resource in _resources(sender, receiver) if sender.index != receiver.index else ():
             users.setdefault(resource, []).append(m)
     most: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
-    return len(ways), tuple(most)
+    return lcm(len(source), len(target)), tuple(most)
 
 
 @lru_cache(maxsize=2**16)

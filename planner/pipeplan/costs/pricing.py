@@ -445,7 +445,7 @@ class Prices:
             received=np.array([each.received for each in crossing], np.int64).reshape(per_cut),
             send=np.array(send, np.int64).reshape(per_cut),
             latency=_array([min(link.latency for link in own) for own in links]),
-            busiest=tuple(busiest(self.cluster, a, b) for a, b in pairwise(groups)),
+            busiest=tuple(busiest(a, b) for a, b in pairwise(groups)),
             limit=_array([device_limit(kind, self.job) for kind in kinds]),
             runtime=_array([kind.runtime for kind in kinds]),
             overlap=self.cluster.overlap,

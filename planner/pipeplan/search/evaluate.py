@@ -243,8 +243,7 @@ class Pace:
 
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
-        lanes = gcd(*candidate.replicas)
-        alike = lanes if candidate.micro_batches % lanes == 0 else 1
+        alike = gcd(*candidate.replicas, candidate.micro_batches)
         return (FINISH_LISTS + FINISH_CHECKS / alike) * self._simulate(candidate)
 
     @contextmanager

@@ -45,7 +45,7 @@ def longest_makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     alike = list(_alike(pipeline, many)) if own_ranks else []
     if not alike or (pipeline.coupled and len(alike) > 1) or len(alike[0][0]) == min(gcd(*pipeline.replicas), many):
         return makespan(schedule, pipeline)
-    longest, like = 0, like_lanes(schedule, pipeline.placement) > 1
+    longest, like = 0, like_lanes(schedule, pipeline.placement) == gcd(*pipeline.replicas)
     for group in alike:
         part = _island(pipeline, None, group[0])
         homes = sorted(chain.from_iterable(part.placement))

@@ -1,7 +1,8 @@
 """Lists of replicas that are alike: one lane of them is checked for all.
 
-Let g divide the number of replicas of every stage. Micro-batches of one remainder modulo g run on replicas of that
-remainder only, and so are a *lane*. Lanes are alike if each has the lists of the first one, j micro-batches later::
+Let g divide the number of replicas of every stage, and that of the micro-batches. Micro-batches of one remainder modulo
+g run on replicas of that remainder only, and so are a *lane*. Lanes are alike if each has the lists of the first one, j
+micro-batches later::
 
     stage 0    d0  0F0 0F2 0B0 …     d1  0F1 0F3 0B1 …          lane 0: d0 d2, lane 1: d1 d3
     stage 1    d2  1F0 1B0 …         d3  1F1 1B1 …
@@ -21,7 +22,7 @@ from pipeplan.core.schedule import Action, Schedule
 
 def like_lanes(schedule: Schedule, placement: Sequence[Sequence[int]]) -> int:
     """Return the number of lanes if all of them are alike, else 1."""
-    count = gcd(*map(len, placement))
+    count = gcd(*map(len, placement), schedule.micro_batches)
     if count < 2:
         return 1
     lanes = [[rank for own in placement for rank in own[j::count]] for j in range(count)]

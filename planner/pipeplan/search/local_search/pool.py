@@ -147,6 +147,7 @@ class LocalSearch:
             return
         every = islice(space.placing.with_pins(arranged), PINNED)
         for candidate in chain.from_iterable(space.candidates(groups, size, free=False) for groups in every):
+            check_deadline()
             balances = candidate.family.alternates or candidate.chain.slices > 1
             boundaries = balanced(candidate.problem, int(PROMISING * best)) if balances else None
             if boundaries is None:
