@@ -58,8 +58,9 @@ FOR_FAMILIES = 0.35
 the start of the search for other orders."""
 FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
-FOR_ROUNDS = 0.5
-"""Share of the time limit that is left for several stages of a device, beside one."""
+FOR_ROUNDS, FOR_MANY_ROUNDS = 0.5, 0.1
+"""Share of the time limit that is left for several stages of a device, beside one; with so many devices x samples, as
+each of their groups takes seconds then."""
 FOR_TEAMS, FOR_A_PLAN = 0.65, 1.0
 """Share of the time limit in which teams are opened; seconds in which a plan is sought between two of their sizes."""
 WITHOUT_TEAMS = 0.1
@@ -227,7 +228,8 @@ class Solving:
         if any(map(searches_locally, self.hopeful)):
             search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
         large = any(space.large for space in self.hopeful)
-        for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), FOR_ROUNDS * bool(self.spaces.folded))
+        for_rounds = FOR_MANY_ROUNDS if self._many else FOR_ROUNDS
+        for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), for_rounds * bool(self.spaces.folded))
         first = not large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
         if first:
             self._begin_heuristics()
@@ -240,7 +242,7 @@ class Solving:
             self._begin_heuristics(after=large and search.incumbent is not None)
         assert self.heuristics is not None
         heuristics = self.heuristics
-        kept = min(heuristics.needed(whole), whole * (FOR_SHOWN if self._for_heuristics == FOR_SHOWN else 1))
+        kept = min(heuristics.needed(whole), whole * (FOR_SHOWN if self._many else 1))
         self._advance(max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_others))
         search.resume()
         self._advance(kept)
@@ -257,8 +259,12 @@ class Solving:
     @property
     def _for_heuristics(self) -> float:
         """Share of the time limit in which heuristics may begin."""
-        many = len(self.asked.cluster.devices) * self.asked.job.batch > SHOWN
-        return FOR_SHOWN if many else FOR_HEURISTICS
+        return FOR_SHOWN if self._many else FOR_HEURISTICS
+
+    @property
+    def _many(self) -> bool:
+        """Whether devices and samples are so many that it takes seconds to simulate a plan of a heuristic."""
+        return len(self.asked.cluster.devices) * self.asked.job.batch > SHOWN
 
     @interruptible()
     def _begin_heuristics(self, after: bool = False) -> None:

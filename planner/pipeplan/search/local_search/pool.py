@@ -10,8 +10,8 @@ starts from a balanced partition, and begins a climb of its own. The most promis
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from math import inf
+from itertools import chain, islice, pairwise
+from math import inf, lcm
 from random import Random
 
 from pipeplan.baselines.deadline import OutOfTime, check_deadline
@@ -38,6 +38,8 @@ PROMISING = 1.05
 """Other groups begin a climb if their first plan takes at most this many times as long as the best plan."""
 PINNED = 8
 """Other groups are tried with pinned devices on at most this many choices of stages."""
+MOST_PAIRS = 2**16
+"""Most pairs of replicas of two neighbours of other groups: to price more takes seconds."""
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
@@ -144,6 +146,8 @@ class LocalSearch:
         if arranged is None or widest > space.job.batch // size or deep > len(space.model.layers):
             return
         if space.unable(tuple(map(len, arranged)), space.job.batch // size) is not None:
+            return
+        if any(lcm(a.replicas, b.replicas) > MOST_PAIRS for a, b in pairwise(placement.modes)):
             return
         every = islice(space.placing.with_pins(arranged), PINNED)
         for candidate in chain.from_iterable(space.candidates(groups, size, free=False) for groups in every):
