@@ -129,7 +129,7 @@ class AggregateNode(Node):
 
     A node follows its ``targets``; None where all layouts are small, and decided at once. 1F1B's bound is GPipe's too
     (docs/bounds/allocation.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
-    ``known``: the best allocation of the node above. ``priced``: the bound was raised with prices of layers before.
+    ``known``: the best allocation of the node above.
     """
 
     bound: int
@@ -143,7 +143,6 @@ class AggregateNode(Node):
     estimated: bool = False
     again: bool = False
     known: Allocation = ()
-    priced: bool = False
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
     _problem: ChainAllocation | None = field(default=None, init=False, repr=False)
 
@@ -256,7 +255,7 @@ class AggregateNode(Node):
         Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
         plans sooner than tiles. For large pooled layouts that is all, but for the device groups found.
         """
-        self.estimated, self.again = True, not (self.small or self.priced)
+        self.estimated, self.again = True, not self.small
         programme = FurthestEnd(problem, clock)
         high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER

@@ -20,9 +20,6 @@ from pipeplan_formulations.allocation.joined import together
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 
-FEW = 2
-"""Members that are divided where prices of layers took too long: alone they may be bounded by allocations too."""
-
 
 def joined(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield root nodes that join others, those that differ in costs and places only together."""
@@ -94,7 +91,7 @@ class JoinedSpacesNode(Node):
             return Step.leave(self.bound)
         if not self.closely and all(node.space.split is None for node, _ in self.members):
             return Step.split([replace(self, closely=True)])
-        if self.closely and not clock.left and len(members) > FEW:
+        if self.closely and not clock.left:
             return Step.split([replace(self, slice=4 * self.slice)])
         parts = halves(np.array([_measures(problem) for _, problem in members]))
         below = [[members[i] for i in part] for part in parts] if all(parts) else [[own] for own in members]
@@ -102,7 +99,7 @@ class JoinedSpacesNode(Node):
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
         raised = [
-            (replace(node, bound=max(node.bound, self.bound), priced=self.closely), problem)
+            (replace(node, bound=max(node.bound, self.bound), estimated=self.closely), problem)
             for node, problem in members
         ]
         return replace(JoinedSpacesNode.of(raised), closely=self.closely) if len(raised) > 1 else raised[0][0]
