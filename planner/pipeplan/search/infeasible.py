@@ -214,8 +214,10 @@ def least_sufficient_memory(spaces: Iterable[Space], until: float = inf) -> tupl
     """
     clock = Clock(Limits(time=until - time.monotonic()))
     needs: list[tuple[int, int, Candidate]] = []
+    every = list(spaces)
+    whole = [space for space in every if space.unfolding is None]  # super layers have the least bytes of their runs
     with suppress(OutOfTimeError):
-        for candidate in _in_turn([_low_memory_candidates(space, until) for space in spaces]):
+        for candidate in _in_turn([_low_memory_candidates(space, until) for space in whole or every]):
             needs.append((least_memory(candidate, clock), len(needs), candidate))
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)

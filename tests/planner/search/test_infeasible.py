@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from random import Random
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InfeasibleError
-from pipeplan.core.job import Job
-from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
+from pipeplan.core.job import Job, Recompute
+from pipeplan.search.infeasible import held_memory_shortfall, least_sufficient_memory, total_memory_shortfall
 from pipeplan.search.nodes.shapes import sorted_shapes
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
 MODEL = model_of([1, 1, 1], parameters=[100, 100, 100])
@@ -109,3 +111,13 @@ def test_the_message_comes_at_once_and_helps() -> None:
     assert "1 more such device at least, or devices of at least 300 B; activations come on top" in str(caught.value)
     assert solve(MODEL, equal_devices(3, memory=200), job=Job(4), backend="exact").value
     assert solve(MODEL, equal_devices(2, memory=400), job=Job(4), backend="exact").value
+
+
+def test_memory_that_would_fit_is_not_that_of_super_layers() -> None:
+    """Their bytes are the least of several stages, so with as many no plan need fit."""
+    model = model_of([1] * 8, saved=[900, 900, 900, 900, 1, 1, 1, 1], output=[1] * 8)
+    spaces = Spaces(model, equal_devices(2, link=Link(10**9)), Job(4, chunks=(1, 2), recompute=Recompute.NONE))
+    found = least_sufficient_memory(spaces)
+    less = least_sufficient_memory(chain.from_iterable(spaces.folded.values()))
+    assert found is not None and less is not None
+    assert found[1].unfolding is None and less[0] < found[0]
