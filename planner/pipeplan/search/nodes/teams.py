@@ -68,7 +68,8 @@ class TeamsNode(Node):
             return Step.leave(self.bound)
         cutoff = search.cutoff if self.narrows else None
         ways = list(self.opening.open(cutoff))
-        small = [own for own in ways if own.split is not None and all(map(bounds_ways, own.in_one_round))]
+        whole = {own: [*own.in_one_round] for own in ways if own.split is not None and not split_families(own.job)}
+        small = [own for own, spaces in whole.items() if spaces and all(map(bounds_ways, spaces))]
         others = chain.from_iterable(own for own in ways if own not in small)
         opened = promising(chain(others, *(own.in_one_round for own in small)))
         self.hopeful += opened
