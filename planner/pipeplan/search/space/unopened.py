@@ -16,8 +16,8 @@ from pipeplan.costs.sharding.mixed import kind_name
 from pipeplan.costs.sharding.question import every_way
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.ways import Between, TeamWays
-from pipeplan.schedules import SPLIT
 from pipeplan.search.space.lower_bounds import LowerBounds
+from pipeplan.search.space.rounds import split_families
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -132,7 +132,7 @@ class LeastSteps:
         self._kinds, self._alone, self._job, self._pools, self._clock = kinds, alone, job, pools, clock
         self._teams = kinds[0][2].teams
         self._slices = self._teams.model.slices
-        splits = self._teams.model.slicing is not None and bool(set(job.schedules) & set(SPLIT))
+        splits = bool(split_families(job))
         self._passes = (COUNTED, IN_HALVES) if splits else (COUNTED,)
         self._share = 0.0 if splits else 1 / self._slices**2  # of attention, the least of the first slice
         weak = {size: self._bound(size, self._work(size), self._share) for size in self._teams.sizes}
