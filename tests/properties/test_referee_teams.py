@@ -14,7 +14,9 @@ from pipeplan.costs.sharding.layer_ways import LayerWays, MainStrategies
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ways import TeamWays, _AllLayers
+from pipeplan.search.space import space
 from pipeplan.search.space.opening import Opening
+from referee import questions
 from referee.bridge import ask
 from referee.verdict import judge
 
@@ -247,3 +249,12 @@ def test_outputs_are_split_by_what_layers_of_a_graph_take_in_the_mean() -> None:
         costs[layer["name"]] |= times | {"weight_gradient": backward - of_input}
     answer = ask(document)
     assert (answer["outcome"], judge(document, answer).faults) == ("plan", [])
+
+
+def test_teams_that_all_have_several_stages_are_searched_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `interleaved` is named, so no team has one stage, whose bounds stand for those of several."""
+    monkeypatch.setattr(space, "PAIRS", 0)
+    document = questions.question(775)
+    document["solve"]["gap"] = 0.1
+    assert document["job"]["schedules"] == ["interleaved"]
+    assert judge(document, ask(document)).faults == []

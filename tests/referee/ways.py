@@ -104,7 +104,8 @@ class Ways:
         teams, question, possible = self.teams, self.teams.question, self.possible(split)
         own, model = teams.document(), question.document["model"]
         layers = [
-            {name: layer[name] for name in ("name", "inputs", "frozen") if name in layer} | {"parameters": parameters}
+            {name: layer[name] for name in ("name", "kind", "inputs", "frozen") if name in layer}
+            | {"parameters": parameters}
             for layer, parameters in zip(teams.layers, self.parameters(split), strict=True)
         ]
         ties = [tie | {"parameters": self.shared(tie, split)} for tie in model.get("ties", ())]
