@@ -17,7 +17,7 @@ def noticed(suits: Any, change: Any = lambda document: None, first: int = 0) -> 
 
     ``first``: the number of a small question that shows them; others are asked if it does not any more.
     """
-    for number in (*range(first, ASKED), *range(first)):
+    for number in dict.fromkeys((first, *range(first, ASKED), *range(min(first, ASKED)))):
         document = question(number)
         if suits(document):
             change(document)

@@ -18,6 +18,7 @@ from pipeplan.search.space import space
 from pipeplan.search.space.opening import Opening
 from referee import questions
 from referee.bridge import ask
+from referee.placed import PLACED
 from referee.verdict import judge
 
 
@@ -257,4 +258,12 @@ def test_teams_that_all_have_several_stages_are_searched_in_lists(monkeypatch: p
     document = questions.question(775)
     document["solve"]["gap"] = 0.1
     assert document["job"]["schedules"] == ["interleaved"]
+    assert judge(document, ask(document)).faults == []
+
+
+def test_unlike_teams_have_one_stage_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only families that place stages are named there are no mixes, and teams are of one size."""
+    monkeypatch.setattr(questions, "ROUNDS", 1.0)
+    document = questions.question(1_600_600)
+    assert document["job"]["unlike_teams"] and {*document["job"]["schedules"]} == {*PLACED}
     assert judge(document, ask(document)).faults == []

@@ -168,10 +168,10 @@ class Spaces:
         """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
         from pipeplan.search.space.unopened import Unopened  # models without operators have no teams
 
-        own, unlike = self._own_job, self.job.unlike_teams
+        own, unlike = self._own_job, self.job.unlike_teams and self._rounds.whole
         least = Unopened(self.model, self.cluster, own, self._clock)
         for sizes in [least.sizes] * bool(least.sizes) if unlike else [(size,) for size in least.sizes]:
-            job = own if unlike else replace(own, teams=sizes)
+            job = own if unlike else replace(own, teams=sizes, unlike_teams=False)
             asked = partial(self._asked_at, job, least)
             if questions is not None:
                 known = (question for question in questions if question.job.slices == own.slices)
@@ -268,7 +268,7 @@ class Spaces:
 
     def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
         spaces = self._spaces_of(question, mix)
-        return () if spaces is None else tuple(spaces)
+        return () if spaces is None else tuple(spaces.in_one_round)
 
     def _home(self, split: Splitting) -> "Spaces | None":
         """The spaces of a split, or of a mix that may be new; None if it is not searched."""
