@@ -693,7 +693,7 @@ def in_replicas_of_meshes(document: dict[str, Any]) -> None:
 def test_meshes_whose_replicas_search_no_ways_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if ways over several axes were not searched where gradients are shared out."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.sharding.question"), "mesh_ways", lambda *_: ())
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.splits"), "mesh_ways", lambda *_: ())
     assert "fastest strategies" in noticed(on_meshes, in_replicas_of_meshes, first=33)
 
 

@@ -1,10 +1,8 @@
 """`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from pipeplan.core.job import Job, Objective
@@ -13,21 +11,19 @@ from pipeplan.core.searched import Searched
 from pipeplan.core.tabular import Table, Tabular
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
-from pipeplan.core.units import format_bytes, format_reserve, format_time
-from pipeplan.core.wording import counted, device_names, wrapped
+from pipeplan.core.units import format_reserve, format_time
+from pipeplan.core.wording import wrapped
 from pipeplan.costs.sharding.left_whole import LeftWhole
 from pipeplan.costs.sources import Costs
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
+from pipeplan.search.stage_lines import stage_lines
 from pipeplan.search.turns import LONG, SHORT, Baseline
-from pipeplan.simulate import memory_of_ranks, timeline_of
+from pipeplan.simulate import timeline_of
 from pipeplan_formulations.common.report import Status, Stop
 
 if TYPE_CHECKING:
     from pipeplan.search.front_first import FrontFirst
-
-SHOWN = 8
-"""Most stages with a line each; of more, consecutive stages that are alike share a line."""
 
 MEANING = {
     Objective.STEP: "step time",
@@ -184,9 +180,7 @@ def as_text(result: Result) -> str:
         *result.costs.lines(),
         *_reserve(result.job),
         *_delay(result),
-        *_stages(plan),
-        *_of_all_stages(result),
-        *_shared_weights(plan),
+        *stage_lines(plan),
         *([] if result.irregular is None else [result.irregular.line(result.value, result.bound)]),
         *_recut(result),
         *([] if result.front_first is None else wrapped(result.front_first.line(result.value))),
@@ -320,76 +314,6 @@ def reason(result: Result) -> str:
         return result.robust.reason
     more = ", not all ways to split layers over teams are known" if result.late else ""
     return REASONS[result.stop].format(costs=result.costs.name) + more
-
-
-def _stages(plan: Plan) -> list[str]:
-    if len(plan.stages) <= SHOWN:
-        return [f"  stage {number}: {_stage(stage, plan)}" for number, stage in enumerate(plan.stages)]
-    lines = []
-    for _, run in groupby(enumerate(plan.stages), key=lambda entry: _stage_key(entry[1], plan)):
-        numbers, stages = zip(*run, strict=True)
-        if len(stages) == 1:
-            lines.append(f"  stage {numbers[0]}: {_stage(stages[0], plan)}")
-        else:
-            lines.append(f"  stages {numbers[0]} to {numbers[-1]}: {_alike(stages, plan)}")
-    return lines
-
-
-def _of_all_stages(result: Result) -> list[str]:
-    """What a device holds at most, where it has several stages."""
-    most = max(map(len, result.plan.pipeline.stages_on))
-    if most == 1:
-        return []
-    peaks = sorted(memory_of_ranks(result.plan))
-    held = format_bytes(peaks[0]) + (f" to {format_bytes(peaks[-1])}" if peaks[-1] > peaks[0] else "")
-    each = "a member of each team" if result.plan.letter == "t" else "each device"
-    return [f"  {each} needs {held} for its {most} stages together"]
-
-
-def _shared_weights(plan: Plan) -> list[str]:
-    return [
-        f"  stages {', '.join(map(str, group[:-1]))} and {group[-1]} share weights: each holds a copy, and its "
-        "gradients are summed before the update"
-        for group in plan.pipeline.tied
-    ]
-
-
-def _stage_key(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
-    layers = tuple(re.sub(r"[0-9]+", "", name) for name in stage.layers)  # block.3 and block.7 are alike
-    return layers, stage.replicas, plan.device_kinds[stage.devices[0]], stage.team, len(stage.recompute)
-
-
-def _stage(stage: PlanStage, plan: Plan) -> str:
-    parts = {name: f"{share:.1%} of {name}" for name, share in stage.shares}
-    first, last = (parts.get(name, name) for name in (stage.layers[0], stage.layers[-1]))
-    span = first if len(stage.layers) == 1 else f"{first} … {last} ({len(stage.layers)} layers)"
-    again = f", {len(stage.recompute)} of {len(stage.layers)} layers recomputed" if stage.recompute else ""
-    return (
-        f"{_devices(stage, plan)}: {span}; forward {format_time(stage.forward)}, backward "
-        f"{format_time(stage.backward)}, memory {format_bytes(stage.memory.total)} ({stage.in_flight} in flight{again})"
-    )
-
-
-def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
-    first, last = stages[0], stages[-1]
-    again = f", {len(first.recompute)} recomputed" if first.recompute else ""
-    memory = sorted(stage.memory.total for stage in stages)
-    kind, what = plan.device_kinds[first.devices[0]], plan.letter
-    devices = sorted(device for stage in stages for device in stage.devices)
-    per_stage = (
-        counted(first.replicas, "device") if first.team == 1 else f"{counted(first.replicas, 'team')} of {first.team}"
-    )
-    return (
-        f"{what}{devices[0]} … {what}{devices[-1]} {kind}, {per_stage} per stage: "
-        f"{counted(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
-        f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
-        f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
-    )
-
-
-def _devices(stage: PlanStage, plan: Plan) -> str:
-    """``d0, d1 v100``, or ``t0, t1 8 x v100`` for teams: replicas are of one kind."""
-    return f"{device_names(stage.devices, plan.letter)} {plan.kind_of(stage)}"
 
 
 def _heuristic(row: Baseline, result: Result) -> str:
