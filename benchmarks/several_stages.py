@@ -20,7 +20,7 @@ from pipeplan.solve import solve
 from pipeplan_executor import Pipeline, describe_machine, launch
 from pipeplan_executor.zoo.decoder import Block
 
-BLOCKS, WIDTH, TOKENS, SAMPLES = 12, 256, 64, 2
+BLOCKS, WIDTH, TOKENS, SAMPLES = 12, 256, 64, 4
 MICRO_BATCHES, CHUNKS = (2, 4), (1, 2, 3)
 STEPS, ROUNDS = 3, 7
 Row = tuple[int, int]
