@@ -14,8 +14,8 @@ from pipeplan import Workload
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job, Recompute
 from pipeplan.frontend.profile import profile_workload
+from pipeplan.simulate import memory_of_ranks
 from pipeplan_executor import describe_machine, run
-from pipeplan_executor.train.report import predicted_peak
 from pipeplan_executor.zoo import decoder, gnmt, mlp, resnet50, vgg16
 
 BATCH, MICRO_BATCHES, STEPS = 4, 2, 2
@@ -50,7 +50,7 @@ def main() -> None:
         result = pipeplan.solve(model, cluster, job=job, time_limit=10)
         report = run(result.plan, build, steps=STEPS, timeout=300.0)
         for rank, seen in enumerate(report.peaks):
-            told = predicted_peak(result.plan, rank)
+            told = memory_of_ranks(result.plan)[rank]
             close, count = close + (abs(told / seen - 1) <= CLOSE), count + 1
             print(f"{name:14} {rank:4} {told / 2**20:8.0f} MiB {seen / 2**20:8.0f} MiB {told / seen:6.2f}", flush=True)
     print(f"within {CLOSE:.0%}: {close} of {count}")

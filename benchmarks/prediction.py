@@ -22,10 +22,10 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import ranked
-from pipeplan.simulate import simulate
+from pipeplan.simulate import memory_of_ranks, simulate
 from pipeplan.solve import solve
 from pipeplan_executor import describe_machine, run
-from pipeplan_executor.train.report import layers_by_stage, predicted_peak
+from pipeplan_executor.train.report import layers_by_stage
 
 MODELS = ("decoder", "vgg16", "resnet50")
 PROCESSES, BATCH, SIZES = 2, 16, (1, 2, 4)
@@ -62,7 +62,7 @@ class Contestant:
 
     def memory(self, rank: int) -> tuple[int, float]:
         """Predicted and measured peak of a rank, bytes."""
-        return predicted_peak(self.plan, rank), median(peaks[rank] for peaks in self.peaks)
+        return memory_of_ranks(self.plan)[rank], median(peaks[rank] for peaks in self.peaks)
 
 
 def main() -> None:

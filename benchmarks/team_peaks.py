@@ -28,12 +28,12 @@ from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.profile.meter import CpuMeter
 from pipeplan.frontend.workload import Workload
 from pipeplan.search.build_plan import shared_out
+from pipeplan.simulate import memory_of_ranks
 from pipeplan.solve import solve
 from pipeplan_executor import launch, run
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
-from pipeplan_executor.train.report import predicted_peak
 from pipeplan_executor.zoo import decoder
 
 SOURCE = "benchmarks.team_peaks:large"
@@ -78,12 +78,12 @@ class Case:
         """The row of the table, in MiB."""
         rows = []
         for rank in range(len(plan.ranks)):
-            told, seen = predicted_peak(plan, rank) / 2**20, [peaks[rank] / 2**20 for peaks in self.peaks]
+            told, seen = memory_of_ranks(plan)[rank] / 2**20, [peaks[rank] / 2**20 for peaks in self.peaks]
             rows.append((median(seen) / told - 1, told, min(seen), median(seen), max(seen)))
         off, told, low, middle, high = max(rows, key=lambda row: abs(row[0]))
         counts = f"{self.team} | {self.name} | {self.replicas} | {self.stages} | {self.processes}"
         told_live, live = max(
-            ((predicted_peak(plan, rank) - plan.pipeline.runtime[rank], own) for rank, own in enumerate(self.live)),
+            ((memory_of_ranks(plan)[rank] - plan.pipeline.runtime[rank], own) for rank, own in enumerate(self.live)),
             key=lambda pair: abs(pair[1] / pair[0] - 1),
         )
         tensors = f"{told_live / 2**20:.0f} | {live / 2**20:.0f} | {live / told_live - 1:+.1%}"

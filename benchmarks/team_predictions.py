@@ -30,10 +30,10 @@ from pipeplan.costs.sharding.ways import TeamWays
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
 from pipeplan.search.build_plan import shared_out
+from pipeplan.simulate import memory_of_ranks
 from pipeplan.solve import solve
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.processes.devices import cores
-from pipeplan_executor.train.report import predicted_peak
 from pipeplan_executor.zoo import decoder
 
 SOURCE = "benchmarks.team_predictions:wide"
@@ -86,7 +86,7 @@ class Row:
         """Predicted and measured peak of the rank that is farthest off, MiB, and their ratio less 1."""
         found = []
         for rank in range(len(self.plan.ranks)):
-            told, seen = predicted_peak(self.plan, rank) / 2**20, median(row[rank] for row in self.peaks) / 2**20
+            told, seen = memory_of_ranks(self.plan)[rank] / 2**20, median(row[rank] for row in self.peaks) / 2**20
             found.append((told, seen, seen / told - 1))
         return max(found, key=lambda each: abs(each[2]))
 

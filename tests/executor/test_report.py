@@ -16,10 +16,10 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span
 from pipeplan.schedules import FAMILIES
-from pipeplan.simulate import simulate
+from pipeplan.simulate import memory_of_ranks, simulate
 from pipeplan_executor.cli.run import as_json, as_text, untimed
 from pipeplan_executor.sharding.processes import Processes
-from pipeplan_executor.train.report import RunReport, Seen, predicted_peak, report_of
+from pipeplan_executor.train.report import RunReport, Seen, report_of
 
 F, B = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 1, 0)
 
@@ -102,7 +102,9 @@ def test_ranks_with_several_stages_hold_their_memory_once() -> None:
     cluster = Cluster.uniform(2, DeviceKind("unit", memory=10_000, runtime=1000))
     how: dict[str, Any] = {"batch": 4, "micro_batches": 4, "time_limit": 0.1, "optimizer": "sgd"}
     plan = judge(model, cluster, stages=(1, 1, 1, 1), schedule="interleaved", chunks=2, **how).plan
-    assert [predicted_peak(plan, rank) for rank in (0, 1)] == list(simulate(plan.schedule, plan.pipeline).peaks)
-    assert 1000 < predicted_peak(plan, 0) < 2000
+    assert list(memory_of_ranks(plan)) == list(simulate(plan.schedule, plan.pipeline).peaks)
+    assert 1000 < memory_of_ranks(plan)[0] < 2000
     alone = judge(model, cluster, stages=(2, 2), **how).plan
-    assert predicted_peak(alone, 1) == alone.stages[1].memory.total == simulate(alone.schedule, alone.pipeline).peaks[1]
+    assert (
+        memory_of_ranks(alone)[1] == alone.stages[1].memory.total == simulate(alone.schedule, alone.pipeline).peaks[1]
+    )

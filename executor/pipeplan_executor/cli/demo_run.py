@@ -33,10 +33,11 @@ from pipeplan.report.plot.gantt import save_gantt
 from pipeplan.report.trace import write_trace
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.result import Result
+from pipeplan.simulate import memory_of_ranks
 from pipeplan.solve import solve
 from pipeplan_executor.calibrate.machine import describe_machine
 from pipeplan_executor.processes.devices import cores
-from pipeplan_executor.train.report import RunReport, predicted_peak
+from pipeplan_executor.train.report import RunReport
 from pipeplan_executor.train.runner import run
 from pipeplan_executor.train.verdict import check_verdict
 
@@ -217,7 +218,7 @@ def _figures(ran: Ran) -> tuple[str, ...]:
         format_time(plan.step_time),
         format_time(report.step_time),
         report.off(plan.step_time),
-        format_bytes(max(predicted_peak(plan, rank) for rank in range(len(plan.ranks)))),
+        format_bytes(max(memory_of_ranks(plan))),
         format_bytes(max(report.peaks)),
         f"{report.error:.0e}",
     )

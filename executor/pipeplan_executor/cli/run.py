@@ -124,7 +124,7 @@ def untimed(options: Namespace, report: "RunReport") -> str:
 
 def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = None) -> dict[str, object]:
     """Return the report as plain data in seconds and bytes."""
-    from pipeplan_executor.train.report import predicted_peak
+    from pipeplan.simulate import memory_of_ranks
 
     return {
         "losses": list(report.losses),
@@ -134,7 +134,7 @@ def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
         "throughput": plan.yardstick.throughput(plan.batch, report.step_time).as_json(),
         "engine_s": None if engine is None else engine.time / 1e9,
         "peak_bytes": list(report.peaks),
-        "predicted_peak_bytes": [predicted_peak(plan, rank) for rank in range(len(plan.ranks))],
+        "predicted_peak_bytes": list(memory_of_ranks(plan)),
         "gradient_error": report.error,
         "gradient_tolerance": None if report.verdict is None else report.verdict.tolerance,
         "verified_in": None if report.verdict is None else report.verdict.dtype,
@@ -161,8 +161,8 @@ def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
     """Return the report as text, with the engine's own work if it is known and notable."""
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.core.wording import some
+    from pipeplan.simulate import memory_of_ranks
     from pipeplan_executor.calibrate.engine import NOTABLE
-    from pipeplan_executor.train.report import predicted_peak
 
     lines = []
     compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes
@@ -181,8 +181,9 @@ def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
         if engine is not None and engine.share >= NOTABLE:
             lines.append(str(engine))
         lines.append("loss by step: " + " ".join(f"{loss:.4f}" for loss in report.losses))
+        needed = memory_of_ranks(plan)
         for rank, peak in enumerate(report.peaks):
-            predicted = predicted_peak(plan, rank)
+            predicted = needed[rank]
             beside = f"{format_bytes(predicted)} predicted"
             beside += f": {peak / predicted - 1 if predicted else 0.0:+.1%}" if compared else WITHOUT
             lines.append(f"rank {rank}: peak {format_bytes(peak)} measured, {beside}")

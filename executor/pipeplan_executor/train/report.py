@@ -172,11 +172,6 @@ def ranks_text(plan: Plan, tensor_parallel: int = 1) -> str:
     return f"{len(plan.ranks)} ranks{Processes.of(plan, tensor_parallel).as_text()}"
 
 
-def predicted_peak(plan: Plan, rank: int) -> int:
-    """Return the peak that the plan predicts for a rank, in bytes."""
-    return memory_of_ranks(plan)[rank]
-
-
 def layers_by_stage(plan: Plan) -> str:
     """Return numbers of layers, like ``8 | 2 × 14``: 8, then 14 on two replicas; ``8 (3 again)`` recomputes 3."""
     return " | ".join(
