@@ -173,11 +173,15 @@ def test_no_plan_of_joined_and_split_backwards_is_below_all_work(numbers: Iterab
     assert [*below_work(numbers)] == []
 
 
-def in_loops(number: int) -> Document:
-    """A random question of which rows of modes are bounded together."""
-    random, document = Random(f"in loops {number}"), asked(number)
+def in_rows(number: int) -> Document:
+    """A random question of which rows of modes are bounded together: in loops, or with backwards that are split."""
+    random, document = Random(f"in rows {number}"), in_halves(number) if number % 3 == 2 else asked(number)
     document["cluster"]["overlap"] = True
-    document["job"] |= {"schedules": [random.choice(("interleaved", "looped-bfs"))], "chunks": [random.choice((2, 3))]}
+    document["job"].pop("objective", None)
+    rounds, turns = random.choice(((2, False), (3, False), (1, False), (2, True), (2, True)))
+    names = [name for name, (many, *turned, _) in PLACED.items() if turned == [turns] and many in (rounds, None)]
+    names = [name for name in names if rounds > 1 or name in SPLIT]
+    document["job"] |= {"schedules": random.sample(names, random.choice((1, len(names)))), "chunks": [rounds]}
     return document
 
 
@@ -186,7 +190,7 @@ def another_way(number: int, document: Document) -> Document:
     random, other = Random(f"another way {number}"), deepcopy(document)
     for profile in other["model"]["profiles"]:
         for cost in profile["costs"].values():
-            for name in ("forward", "backward", "update", "saved"):
+            for name in ("forward", "backward", "input_gradient", "weight_gradient", "update", "saved"):
                 cost[name] = cost[name] * random.choice((1, 2, 4)) // 2
     return other
 
@@ -194,7 +198,7 @@ def another_way(number: int, document: Document) -> Document:
 def below_rows(numbers: Iterable[int]) -> Iterator[str]:
     """Simulated steps that take less than the bound of their row: of a way alone, or of the least of two."""
     for number in numbers:
-        random, first = Random(f"rows {number}"), in_loops(number)
+        random, first = Random(f"rows {number}"), in_rows(number)
         for spaces in zip(spaces_of(first), spaces_of(another_way(number, first)), strict=False):
             for size in spaces[0].sizes if bounds_rows(spaces[0]) else ():
                 joined: dict[Modes, int] = {}
@@ -220,7 +224,31 @@ def slowest_hops(own: RowTables) -> None:
     own._send[...], own._latency[...] = own._send.max(initial=0), own._latency.max()
 
 
-@pytest.mark.parametrize(("wrong", "number"), [(whole_devices_ahead, 5), (slowest_hops, 31)])
+def last_weights_of_all(own: RowTables) -> None:
+    """As if no weight gradient of the first device could run before its last input gradient."""
+    own._first_weight = own._weight
+
+
+def weights_on_the_way(own: RowTables) -> None:
+    """As if the device before waited for weight gradients."""
+    own._first_backward = own._first_backward + own._first_weight
+
+
+def all_served_at_once(own: RowTables) -> None:
+    """As if a device of a V were one stage of it."""
+    own._each_of = lambda passes: passes  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "number"),
+    [
+        (whole_devices_ahead, 27),
+        (slowest_hops, 5),
+        (last_weights_of_all, 39),
+        (weights_on_the_way, 5),
+        (all_served_at_once, 116),
+    ],
+)
 def test_bounds_of_rows_of_more_than_the_least_are_noticed(
     monkeypatch: pytest.MonkeyPatch, wrong: Callable[[RowTables], None], number: int
 ) -> None:

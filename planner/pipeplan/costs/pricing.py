@@ -348,11 +348,16 @@ class Prices:
         least: Array = np.minimum.reduce([self.update(table, ring.replicas) + self.lost(kind, ring) for ring in among])
         return least
 
-    def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
-        """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
+    def hides(self, kind: DeviceKind, micro_batch: int, splits: bool = False) -> Array:
+        """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,).
+
+        ``splits``: that backward is split, as in `Chain.in_halves`.
+        """
         job, table = self.job, self.table(kind, micro_batch)
         if not self._speed_at_ends(kind) or job.staleness:
             return np.zeros_like(table.backward)
+        if splits:
+            return table.weight_gradient
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
         return table.first_backward if self.model.slices > 1 else table.backward

@@ -90,6 +90,21 @@ class Table:
                 self.slices = forwards, backwards + forwards, inputs + forwards, weights
             self.workspace, self.saved = self.workspace + self.saved, self.output
 
+    @property
+    def whole_passes(self) -> tuple[Array, ...]:
+        """Forwards and joined backwards, without weight gradients, of all a device runs and of the way ahead."""
+        none = np.zeros_like(self.forward)
+        return self.forward, self.backward, none, self.first_forward, self.first_backward, none
+
+    def split_passes(self, joins: bool) -> tuple[Array, ...]:
+        """The same with input gradients, and weight gradients that may wait; ``joins``: some may be joined."""
+        first = self.first_input_gradient
+        if joins:
+            parts, ahead = (self.least_first_part, self.least_second_part), np.minimum(first, self.first_backward)
+            return self.forward, *parts, self.first_forward, ahead, np.zeros_like(first)
+        parts = self.input_gradient, self.weight_gradient
+        return self.forward, *parts, self.first_forward, first, self.first_weight_gradient
+
     def _fold(self, folding: Folding) -> None:
         """Take super layers in place of layers."""
         for name in (*TIMES, "parts", "whole", *EITHER):

@@ -33,8 +33,9 @@ from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.sharding import least_sums
 
-FIGURES = combined(("forward",), ("backward",), ("update", "summed"), ("saved",), ("parameters",))
-"""What is the least of all strategies, each by itself."""
+FIGURES = (("forward",), ("backward",), ("update", "summed"), ("saved",), ("parameters",))
+HALVES = (("input_gradient",), ("weight_gradient",))
+"""What is the least of all strategies, each by itself; of backwards that are split, also these."""
 LEAST = Provenance("analytic", "the least of several ways")
 
 _figures = attrgetter(*(field.name for field in fields(LayerCost)))
@@ -43,8 +44,10 @@ Least = tuple[LayerCost, int]
 """The least costs of a layer, and bytes of its parameters."""
 
 
-def least_way(ways: TeamWays, between: Between, size: int, job: Job) -> TeamQuestion | None:
+def least_way(ways: TeamWays, between: Between, size: int, job: Job, splits: bool = False) -> TeamQuestion | None:
     """Return the question of the least of all ways along one axis at one micro-batch size; None if there is no way.
+
+    ``splits``: with both parts of backwards.
 
     Raises
     ------
@@ -60,7 +63,7 @@ def least_way(ways: TeamWays, between: Between, size: int, job: Job) -> TeamQues
             if layer.operators:
                 own = ways.layer(i, kind, size, *ends_of(*between, i))
                 if own not in known:
-                    known[own] = _least(own, whole, teams.clock or no_limit())
+                    known[own] = _least(own, whole, teams.clock or no_limit(), splits)
                 least = known[own]
             if least is None:
                 return None
@@ -73,18 +76,19 @@ def least_way(ways: TeamWays, between: Between, size: int, job: Job) -> TeamQues
     return TeamQuestion(split, device_model(model, profiles, kept, shared), teams.as_devices, job)
 
 
-def _least(own: LayerWays, whole: LayerCost, clock: Clock) -> Least | None:
+def _least(own: LayerWays, whole: LayerCost, clock: Clock, splits: bool) -> Least | None:
     """The least of a layer; whole operators may be faster than split ones with what this adds to each."""
-    found = least_sums(own.problem.sharding.project(FIGURES), clock)
+    found = least_sums(own.problem.sharding.project(combined(*FIGURES, *HALVES * splits)), clock)
     if not found:
         return None
-    forward, backward, update, saved, parameters = found
+    forward, backward, update, saved, parameters, *halves = found
     more, layer = if_split(own.problem), own.rooflines
+    times = zip(
+        ("forward", "backward", "input_gradient", "weight_gradient"), (forward, backward, *halves), strict=False
+    )
+    least = {name: min(getattr(whole, name), time + layer.constant(name) + more[name]) for name, time in times}
     cost = LayerCost(
-        forward=min(whole.forward, forward + layer.constant("forward") + more["forward"]),
-        backward=min(whole.backward, backward + layer.constant("backward") + more["backward"]),
-        input_gradient=0,
-        weight_gradient=0,
+        **{"input_gradient": 0, "weight_gradient": 0} | least,
         saved=saved,
         output=least_output(own.problem),
         workspace=whole.workspace_for(saved),

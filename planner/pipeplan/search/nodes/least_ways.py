@@ -39,7 +39,8 @@ def bounds_ways(space: Space) -> bool:
     """
     job = space.job
     step = job.objective is Objective.STEP and not job.staleness and ANY not in job.schedules
-    proved = step and not space.splits and space.model.slicing is None and space.cluster.overlap is not Overlap.STREAM
+    whole = space.model.slicing is None and (space.unfolding is not None or not space.splits)
+    proved = step and whole and space.cluster.overlap is not Overlap.STREAM
     return proved and space.small
 
 
@@ -95,7 +96,8 @@ def together(nodes: Iterable[Node]) -> Iterator[Node]:
         if isinstance(node, SpaceNode) and isinstance(node.space.split, Split):
             split, rows = node.space.split, by_rows(node)
             if rows or bounds_ways(node.space):
-                alike = split.sizes, split.placements, split.passes, node.size, node.space.model.rounds, rows
+                laid = node.space.unfolding and node.space.unfolding.laid
+                alike = split.sizes, split.placements, split.passes, node.size, laid, rows
                 ways = groups.setdefault(alike, {})
                 ways.setdefault(split, []).append(node)
                 continue

@@ -36,17 +36,20 @@ def bounds_rows(space: Space) -> bool:
     """Return True if rows of modes are bounded together; not where that is unproved, or they have waiting passes."""
     job, model = space.job, space.model
     step = job.objective is Objective.STEP and not job.staleness and job.level < SHARDED
-    whole = model.slicing is None and not space.splits and (model.folding is None or not model.folding.turns)
+    whole = model.slicing is None and (model.folding is not None or not space.splits)
     return step and whole and space.few and space.cluster.overlap is Overlap.COPY and ANY not in job.schedules
 
 
 def turn_of(space: Space) -> Turn:
-    """Return the turn of the nodes of all plans of a space: late where plans of one stage a device are soon found.
+    """Return the turn of the nodes of all plans of a space: late where others are sought first.
 
-    That is so where all pairs of a shape and a partition are listed.
+    Those are plans of whole backwards, and of one stage a device where they are soon found: where all pairs of a shape
+    and a partition are listed.
     """
     if space.model.unfolded is None:
         return Turn.BY_BOUND
+    if space.splits:
+        return Turn.LATE
     layers, devices = len(space.model.unfolded.layers), len(space.cluster.devices)
     return Turn.LATE if comb(layers - 1, min(devices, layers) - 1) <= PAIRS else Turn.BY_BOUND
 
@@ -187,28 +190,41 @@ class RowTables(ShapeTables):
         a, b = a[ends], b[ends]
         c, w, k = kind[:, None], replicas[:, None] - 1, held[:, None]
         many = -(-self._many // replicas)[:, None]
-        forward = self._forward[c, b] - self._forward[c, a]
+        forward, weight = (row[c, b] - row[c, a] for row in (self._forward, self._weight))
         longer = self._repeated(kind, w, a, b, k)
         fits = longer < IMPOSSIBLE
-        backward = self._backward[c, b] - self._backward[c, a] + np.where(fits, longer, 0)
+        plain = self._backward[c, b] - self._backward[c, a]
+        backward = plain + np.where(fits, longer, 0)
         finish = self._reductions((c, w), a, b) + self._update[c, w, b] - self._update[c, w, a]
-        there, both = (
-            np.insert(np.cumsum(np.diff(row, axis=1).min(axis=0)), 0, 0)
-            for row in (self._first_forward, self._first_forward + self._first_backward)
-        )
+        ahead = self._first_forward, self._first_forward + self._first_backward
+        around = self._forward + self._backward if self._turns else ahead[1]  # all stages of a V, one of a loop
+        there, both, trip = (np.insert(np.cumsum(np.diff(row).min(axis=0)), 0, 0) for row in (*ahead, around))
         busy = many * (forward + backward)
         served = np.maximum((many - 1) * forward, late[:, None] * forward + (many - 1) * backward)
-        service = forward + backward + served
-        terms = both[a] + busy, there[a] + busy + finish, both[-1] - (both[b] - both[a]) + service
+        if self._turns:
+            served = (many - 1) * self._each_of(np.maximum(forward, plain))
+        service = trip[-1] - (trip[b] - trip[a]) + forward + backward + served
+        terms = both[a] + busy, there[a] + busy + many * weight + finish, service
 
         def on_spans(each: Array) -> Array:
             dense = np.full((len(kind), n + 1, n + 1), NEVER)
             dense[:, b, a] = np.where(fits, each, NEVER)
             return dense
 
-        first = np.where(fits & (a == 0), finish, NEVER).min(axis=1)
+        last = self._first_weight[c, b] - self._first_weight[c, a]
+        first = np.where(fits & (a == 0), finish + last, NEVER).min(axis=1)
         way, ending, trip = map(on_spans, terms)
         return way, ending, trip, np.where(first < NEVER, first, 0)
+
+    @property
+    def _turns(self) -> bool:
+        """Whether stages lie in a V."""
+        return self._space.unfolding is not None and self._space.unfolding.folding.turns
+
+    def _each_of(self, passes: Array) -> Array:
+        """What passes of a device take on each of its stages in the mean."""
+        each: Array = passes // self._space.model.rounds
+        return each
 
     def _repeated(self, kind: Array, width: Array, a: Array, b: Array, held: Array) -> Array:
         """Least recomputed forward time with which spans fit; a lower bound, `IMPOSSIBLE` where nothing fits."""

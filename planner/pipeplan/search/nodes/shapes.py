@@ -145,9 +145,12 @@ class ShapeTables:
         widths = range(1, most + 1)
 
         # By class and boundary; by class, replicas less one, and boundary.
-        self._forward, self._backward, self._saved, self._first_forward, self._first_backward = (
-            sums_before(np.stack([getattr(table, name) for table in tables]))
-            for name in ("forward", "backward", "saved", "first_forward", "first_backward")
+        self._saved = sums_before(np.stack([table.saved for table in tables]))
+        joins = any(each.joins for each in space.families)
+        passes = (table.split_passes(joins) if space.splits else table.whole_passes for table in tables)
+        rows = (sums_before(np.stack(each)) for each in zip(*passes, strict=True))
+        self._forward, self._backward, self._weight, self._first_forward, self._first_backward, self._first_weight = (
+            rows
         )
         networks = [space.cluster.between(each.kind, each.kind) for each in classes]
         rings = [
@@ -155,7 +158,7 @@ class ShapeTables:
         ]
         least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
         self._resident, self._update = sums_before(least.resident), sums_before(least.update)
-        hides = np.stack([(hiding or prices).hides(each.kind, size) for each in classes])
+        hides = np.stack([(hiding or prices).hides(each.kind, size, space.splits) for each in classes])
         ahead = least.gather_hides.max(axis=1)
         if hiding is not None:
             ahead = ahead.any() * np.stack([hiding.table(each.kind, size).forward for each in classes])

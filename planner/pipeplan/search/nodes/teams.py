@@ -19,7 +19,6 @@ from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.least_ways import bounds_ways, in_rounds, lower_bound, together
 from pipeplan.search.space.opening import Opening
-from pipeplan.search.space.rounds import split_families
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import OutOfTimeError
@@ -68,7 +67,7 @@ class TeamsNode(Node):
             return Step.leave(self.bound)
         cutoff = search.cutoff if self.narrows else None
         ways = list(self.opening.open(cutoff))
-        whole = {own: [*own.in_one_round] for own in ways if own.split is not None and not split_families(own.job)}
+        whole = {own: [*own.in_one_round] for own in ways if own.split is not None}
         small = [own for own, spaces in whole.items() if spaces and all(map(bounds_ways, spaces))]
         others = chain.from_iterable(own for own in ways if own not in small)
         opened = promising(chain(others, *(own.in_one_round for own in small)))
@@ -92,8 +91,8 @@ class TeamsNode(Node):
     def _of_least_way(self, search: PlanSearch, ways: TeamWays, between: Between, size: int) -> int:
         """A lower bound on all ways with this between layers, at most the cutoff; 0 if none is known."""
         job = self.opening.least.job
-        whole = ways.model.slicing is None and not split_families(job)
-        question = least_way(ways, between, size, job) if whole else None
+        splits = self.opening.least.splits
+        question = least_way(ways, between, size, job, splits) if ways.model.slicing is None else None
         if question is None:
             return 0
         spaces = Spaces(question.model, question.cluster, question.job, question.split)

@@ -41,6 +41,11 @@ class Unfolding:
     prices: Prices
     constraints: Constraints
 
+    @property
+    def laid(self) -> Laid:
+        """How stages lie on devices."""
+        return Laid(self.folding.rounds, self.folding.turns)
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -113,7 +118,7 @@ class Candidate:
     def laid(self) -> Laid | None:
         """Stages of each device, and whether they turn, under a family that places stages itself; None elsewhere."""
         if self.unfolding is not None:
-            return Laid(self.unfolding.folding.rounds, self.unfolding.folding.turns)
+            return self.unfolding.laid
         name = self.family.name
         return Laid(self.chunks, PLACED[name].turns) if name in PLACED else None
 

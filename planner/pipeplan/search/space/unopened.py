@@ -34,10 +34,13 @@ class Unopened:
     ----------
     ways : dict of int to TeamWays
         Of teams of several devices, by size: what is priced for bounds is priced for these.
+    splits : bool
+        Whether some families split backwards.
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> None:
         self.ways = every_way(model, cluster, job, clock)
+        self.splits = bool(split_families(job))
         self.job, self._cluster, self._clock = job, cluster, clock
         self._of_team: dict[int, LeastSteps] = {}
 
@@ -83,7 +86,8 @@ class Unopened:
         if not every or MeshTeams.of(own.teams, self.job.batch, self.job.mesh_axes):
             every.append(None)
         pools = [(many, {name: 1}) for name, many in units.items()]
-        return LeastSteps([(kind.name, kind, own) for kind in own.teams.kinds], (), self.job, every, pools, self._clock)
+        rows = [(kind.name, kind, own) for kind in own.teams.kinds]
+        return LeastSteps(rows, (), self.job, every, pools, self._clock, self.splits)
 
     @cached_property
     def _mixes(self) -> "LeastSteps":
@@ -96,7 +100,7 @@ class Unopened:
             teams = {kind_name(name, team): team for team, own in self.ways.items() if name in own.teams.places}
             pools.append((many, teams | ({name: 1} if alone else {})))
         every = dict.fromkeys(each for team in self.ways for each in self._between(team))
-        return LeastSteps(rows, alone, self.job, [*every] or [None], pools, self._clock)
+        return LeastSteps(rows, alone, self.job, [*every] or [None], pools, self._clock, self.splits)
 
 
 class LeastSteps:
@@ -118,6 +122,8 @@ class LeastSteps:
     pools : Pools
     clock : Clock or None
         The time in which bounds are raised.
+    splits : bool
+        Whether some families split backwards.
     """
 
     def __init__(
@@ -128,14 +134,17 @@ class LeastSteps:
         every: Sequence[Between | None],
         pools: Pools,
         clock: Clock | None,
+        splits: bool,
     ) -> None:
         self._kinds, self._alone, self._job, self._pools, self._clock = kinds, alone, job, pools, clock
         self._teams = kinds[0][2].teams
         self._slices = self._teams.model.slices
-        splits = bool(split_families(job))
         self._passes = (COUNTED, IN_HALVES) if splits else (COUNTED,)
-        self._share = 0.0 if splits else 1 / self._slices**2  # of attention, the least of the first slice
-        weak = {size: self._bound(size, self._work(size), self._share) for size in self._teams.sizes}
+        self._ways = (COUNTED, IN_HALVES[:2]) if splits else (COUNTED,)
+        self._share = (
+            0.0 if splits and self._slices > 1 else 1 / self._slices**2
+        )  # of attention, that of the first slice
+        weak = {size: self._weak(size) for size in self._teams.sizes}
         self._bounds = {(each, size): bound for size, bound in weak.items() for each in every}
         self._final: set[tuple[Between | None, int]] = {(None, size) for size in weak}
 
@@ -178,6 +187,11 @@ class LeastSteps:
         steps, passes = self._steps(size, between, self._job.batch // size)
         return max(self._bound(size, steps, 0.0), self._bound(size, passes, self._share) if self._share else 0)
 
+    def _weak(self, size: int) -> int:
+        """The bound of what the parts of a layer take in any way."""
+        way = self._bound(size, self._work(size, self._ways), self._share) if self._share else 0
+        return max(self._bound(size, self._work(size, self._passes), 0.0), way)
+
     def _bound(self, size: int, work: Mapping[str, Array], share: float) -> int:
         """The bound of the least nanoseconds of a micro-batch by kind; ``share``: of a micro-batch's way."""
         work = {**work, **dict(self._of_devices(size))}
@@ -190,10 +204,10 @@ class LeastSteps:
             costs = self._teams.costs(kind, size)
             yield kind.name, np.array([cost.forward + cost.backward for cost in costs], np.int64)
 
-    def _work(self, size: int) -> dict[str, Array]:
-        """The least work of a micro-batch on teams in any way."""
+    def _work(self, size: int, passes: Sequence[tuple[str, ...]]) -> dict[str, Array]:
+        """The least work of a micro-batch on teams in any way, by the lesser of these passes."""
         return {
-            name: self._slices * np.minimum.reduce([least_work(ways.teams, kind, size, each) for each in self._passes])
+            name: self._slices * np.minimum.reduce([least_work(ways.teams, kind, size, each) for each in passes])
             for name, kind, ways in self._kinds
         }
 
@@ -202,7 +216,8 @@ class LeastSteps:
         steps, passes = dict[str, Array](), dict[str, Array]()
         for name, kind, ways in self._kinds:
             if between in ways.between():
-                rows = [least_steps(ways, between, kind, size, count * self._slices, each) for each in self._passes]
-                step, one = np.minimum.reduce(rows)
-                steps[name], passes[name] = step // count, self._slices * one
+                every = dict.fromkeys((*self._passes, *self._ways))
+                rows = {each: least_steps(ways, between, kind, size, count * self._slices, each) for each in every}
+                steps[name] = np.minimum.reduce([rows[each][0] for each in self._passes]) // count
+                passes[name] = self._slices * np.minimum.reduce([rows[each][1] for each in self._ways])
         return steps, passes
