@@ -18,12 +18,13 @@ from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.sharding.question import TeamQuestion, every_way
 from pipeplan.search import nodes_of
 from pipeplan.search.branch_and_bound import PlanSearch
-from pipeplan.search.infeasible import promising
+from pipeplan.search.infeasible import least_sufficient_memory, promising
 from pipeplan.search.nodes.least_ways import LeastWaysNode, bounds_ways, lower_bound, together
 from pipeplan.search.space.rounds import split_families
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from referee.bridge import objects
 from referee.placed import SPLIT
 from referee.questions import question
@@ -128,6 +129,25 @@ def search_below(value: int, spaces: Spaces) -> PlanSearch:
     search = PlanSearch(Limits(), cluster_of=spaces.cluster_of)
     search.value = value + 1
     return search
+
+
+def test_no_way_has_a_plan_where_the_least_way_has_none() -> None:
+    """Under limits around the least memory of each way, without a plan to beat."""
+    empty = full = 0
+    for least, priced in every_priced(SEEDS[:100] if QUICK else MANY[:3000]):
+        for own in priced[:2]:
+            found = least_sufficient_memory(Spaces(own.model, own.cluster, replace(own.job, memory=None), own.split))
+            for memory in () if found is None else (found[0] // 2, found[0] * 3 // 4, found[0] - 1, found[0]):
+                spaces = Spaces(least.model, least.cluster, replace(least.job, memory=memory), least.split)
+                if memory <= 0 or not all(map(bounds_ways, spaces)):
+                    continue
+                none = lower_bound(spaces, PlanSearch(Limits(), cluster_of=spaces.cluster_of)) == UNLIMITED
+                empty, full = empty + none, full + (not none)
+                if none:
+                    at_size = replace(least.job, memory=memory, teams=(1,))
+                    with pytest.raises(InfeasibleError):
+                        solve(own.model, own.cluster, job=at_size, workers=1, time_limit=10)
+    assert empty > 10 and full > 10
 
 
 @pytest.mark.parametrize("rounds", [None, (), ("1f1b-sno", *SPLIT)])

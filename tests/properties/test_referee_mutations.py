@@ -53,6 +53,7 @@ from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.common.exposed import Collectives, Exposed
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
 from pipeplan_formulations.partition.tables import PartitionTables
@@ -1136,6 +1137,19 @@ def test_ways_that_are_bounded_by_the_slowest_are_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(import_module("pipeplan.search.nodes.least_ways"), "least_model", slowest)
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
     assert "above the optimum" in noticed(aggregated, in_equal_teams, first=75)
+
+
+def test_teams_of_which_no_plan_is_said_to_fit_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all ways together had none wherever there is no plan to beat."""
+
+    def only_in_teams(document: dict[str, Any]) -> None:
+        in_equal_teams(document)
+        document["job"]["teams"] = [2]
+
+    teams = import_module("pipeplan.search.nodes.teams")
+    bound = teams.lower_bound
+    monkeypatch.setattr(teams, "lower_bound", lambda *own: UNLIMITED if own[1].cutoff is None else bound(*own))
+    assert "no plan fits, it says" in noticed(aggregated, only_in_teams)
 
 
 def on_tokens(document: dict[str, Any], name: str) -> bool:

@@ -65,7 +65,7 @@ MESHES = (
     IN_NODES,
 )
 """Those that are not searched, for the most axes that are."""
-CLOSED = "teams of {sizes} devices ruled out by a bound on their work, however they split layers"
+CLOSED = "teams of {sizes} devices ruled out by bounds on their work and memory, however they split layers"
 LEFT = "teams of {sizes} devices only bounded by their work, which leaves them less than 0.01 % to gain"
 LATE = "teams of {sizes} devices only bounded by their work, as the time was over before all their ways were known"
 """Sizes of teams whose ways to split layers were not priced, or not all."""

@@ -84,7 +84,7 @@ def why_infeasible(spaces: Spaces, seconds: float = SECONDS) -> str:
     elif why := total_memory_shortfall(space):
         lines, found = [why], alternatives(spaces, None, until, memory=True)
     else:
-        now = least_sufficient_memory(spaces, time.monotonic() + min(seconds, SECONDS) / 3)
+        now = least_sufficient_memory(spaces.lean, time.monotonic() + min(seconds, SECONDS) / 3)
         lines, found = [explain_infeasible(spaces, now)], alternatives(spaces, None if now is None else now[0], until)
         lines += [why] if (why := held_memory_shortfall(space)) else []
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
@@ -189,7 +189,7 @@ def checked(spaces: Spaces, option: str, changed: dict[str, Any], seconds: float
         other = Spaces(spaces.model, spaces.cluster, replace(spaces.job, **({"teams": teams} | changed)))
         if other.lowest.any_order and next(iter(any_orders(other.lowest)), None) is None:
             return []
-        found = least_sufficient_memory(other, until)
+        found = least_sufficient_memory(other.lean, until)
     except InputError:  # the changed job is invalid
         return []
     if found is None:

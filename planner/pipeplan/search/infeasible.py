@@ -214,10 +214,8 @@ def least_sufficient_memory(spaces: Iterable[Space], until: float = inf) -> tupl
     """
     clock = Clock(Limits(time=until - time.monotonic()))
     needs: list[tuple[int, int, Candidate]] = []
-    every = list(spaces)
-    whole = [space for space in every if space.unfolding is None]  # super layers have the least bytes of their runs
     with suppress(OutOfTimeError):
-        for candidate in _in_turn([_low_memory_candidates(space, until) for space in whole or every]):
+        for candidate in _in_turn([_low_memory_candidates(space, until) for space in spaces]):
             needs.append((least_memory(candidate, clock), len(needs), candidate))
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
@@ -254,7 +252,7 @@ def _none_at_all(space: Space, job: Job) -> str:
 
 def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candidate]:
     """Yield candidates that need little memory per device: small micro-batches and many stages first, few in flight."""
-    for size in space.sizes:
+    for size in _lean_sizes(space):
         for number, groups in enumerate(_deep(space, size)):
             if number and time.monotonic() >= until:
                 return
@@ -266,6 +264,24 @@ def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candida
                 own = [each for each in every if each.family.two_lanes is lanes]
                 if own:
                     yield min(own, key=lambda candidate: sum(candidate.in_flight))
+
+
+def _lean_sizes(space: Space) -> Iterator[int]:
+    """Yield the micro-batch sizes, but for multiples of the least one at which layers take as much for each sample.
+
+    A schedule holds at least as many samples in such micro-batches as in small ones, so no plan needs less.
+    """
+    least = min(space.sizes)
+    for size in space.sizes:
+        tables = [[space.prices.table(own.kind, each) for own in space.classes] for each in (least, size)]
+        saves = all(
+            (large.saved * least >= small.saved * size).all()
+            and (large.output * least >= small.output * size).all()
+            and (large.workspace >= small.workspace).all()
+            for small, large in zip(*tables, strict=True)
+        )
+        if size == least or size % least or not saves:
+            yield size
 
 
 def _deep(space: Space, size: int) -> Iterator[StageDevices]:

@@ -11,6 +11,7 @@ from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sharding.places import places
 from pipeplan.costs.sharding.question import homeless
 from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 
 def with_teams(found: Searched, spaces: Spaces, cutoff: int | None = None) -> Searched:
@@ -61,8 +62,9 @@ def _left_out(spaces: Spaces) -> Iterator[tuple[int, str]]:
 def _unpriced(spaces: Spaces, cutoff: int | None) -> dict[str, list[int]]:
     """The sizes of teams whose ways were not priced, or not all, by the sentence that says why."""
     found: dict[str, set[int]] = {sentences.LATE: set(), sentences.LEFT: set(), sentences.CLOSED: set()}
+    cutoff = UNLIMITED if cutoff is None else cutoff
     for each in spaces.openings:
-        closed = sentences.CLOSED if cutoff is not None and each.bound >= cutoff else sentences.LATE
+        closed = sentences.CLOSED if each.bound >= cutoff else sentences.LATE
         if not each.done:
             found[sentences.LEFT if each.left else closed] |= set(each.sizes)
     found[sentences.CLOSED] -= {team for split in spaces.teams for team in split.teams}

@@ -45,7 +45,7 @@ def test_another_order_that_fits_is_named_with_its_memory() -> None:
 def test_what_would_fit_fits(given: str) -> None:
     """The memory that the message names is enough for the space itself."""
     job = Job(4, recompute="none", schedules=("gpipe",) if given == "a" else ())  # type: ignore[arg-type]
-    found = least_sufficient_memory(Spaces(TWO, DEVICES, job))
+    found = least_sufficient_memory(Spaces(TWO, DEVICES, job).lean)
     assert found is not None
     assert solve(TWO, equal_devices(2, memory=found[0]), job=job, time_limit=20).plan
     assert f"devices of {found[0]}B" in refusal(TWO, DEVICES, job)
@@ -67,7 +67,7 @@ def test_every_option_that_is_named_helps(options: dict, option: str) -> None:
     """Each change that is named has a plan with the memory in the message, and is listed only if it helps."""
     model = model_of([3, 3, 3, 3], saved=[20] * 4, output=[1] * 4, parameters=[10] * 4, sizes=(1, 2, 4))
     job = Job(4, **options)
-    known = least_sufficient_memory(Spaces(model, equal_devices(4), job))
+    known = least_sufficient_memory(Spaces(model, equal_devices(4), job).lean)
     assert known is not None
     tight = equal_devices(4, memory=known[0] - 1)
     spaces = Spaces(model, tight, job)
@@ -80,7 +80,7 @@ def test_every_option_that_is_named_helps(options: dict, option: str) -> None:
         assert solve(model, cluster, job=other, time_limit=20).plan
         assert each.fits == (each.need < known[0])
     helps = option in [each.option for each in found]
-    larger = least_sufficient_memory(Spaces(model, equal_devices(4), replace(job, **offered[option])))
+    larger = least_sufficient_memory(Spaces(model, equal_devices(4), replace(job, **offered[option])).lean)
     assert larger is not None
     assert helps == (larger[0] < known[0])
 

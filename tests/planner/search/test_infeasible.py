@@ -117,7 +117,7 @@ def test_memory_that_would_fit_is_not_that_of_super_layers() -> None:
     """Their bytes are the least of several stages, so with as many no plan need fit."""
     model = model_of([1] * 8, saved=[900, 900, 900, 900, 1, 1, 1, 1], output=[1] * 8)
     spaces = Spaces(model, equal_devices(2, link=Link(10**9)), Job(4, chunks=(1, 2), recompute=Recompute.NONE))
-    found = least_sufficient_memory(spaces)
+    found = least_sufficient_memory(spaces.lean)
     less = least_sufficient_memory(chain.from_iterable(spaces.folded.values()))
     assert found is not None and less is not None
     assert found[1].unfolding is None and less[0] < found[0]

@@ -9,7 +9,7 @@ import pytest
 from helpers.instances import equal_devices, model_of
 from helpers.operators import perceptrons
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
-from pipeplan.core.errors import InputError, UndecidedError
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.searched import CLOSED, LATE, OTHER_TEAMS, TENSOR
 from pipeplan.costs.sharding.usual import USUAL, usual_teams, why_alone
@@ -113,6 +113,24 @@ def test_teams_whose_bound_leaves_no_hope_are_never_opened(monkeypatch: pytest.M
     assert (found.value, found.status, found.late) == (alone.value, Status.OPTIMAL, False)
     assert CLOSED.format(sizes="2 and 4") in found.searched.as_text()
     assert not any(sentence.startswith(TENSOR) for sentence in found.searched.not_searched)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"memory": 1300}, "What would fit"), ({"depths": (9,)}, "fewer stages"), ({"replicas": (5,)}, "ask for fewer")],
+)
+def test_teams_of_which_no_plan_fits_are_never_opened(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    """Where all ways together have none; what would fit is still a plan with teams if these need least."""
+    monkeypatch.setattr(Opening, "open", lambda *_: pytest.fail("a size is opened"))
+    with pytest.raises(InfeasibleError, match=words) as usual:
+        solve(perceptrons(), CLUSTER, 4, workers=1, **options)
+    monkeypatch.undo()
+    with pytest.raises(InfeasibleError) as named:
+        solve(perceptrons(), CLUSTER, 4, teams=(1, 2, 4), workers=1, **options)
+    assert str(usual.value).splitlines()[0] == str(named.value).splitlines()[0]
+    assert ("teams of" in str(usual.value).splitlines()[0]) == ("memory" in options)
 
 
 def test_sizes_without_room_are_left_out_with_a_word() -> None:

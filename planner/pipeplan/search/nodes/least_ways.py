@@ -67,7 +67,10 @@ class BoundSearch(PlanSearch):
 
 
 def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
-    """Return a lower bound in nanoseconds on the plans of some spaces, at most the search's cutoff."""
+    """Return a lower bound in nanoseconds on the plans of some spaces, at most the search's cutoff.
+
+    `UNLIMITED` if there are no plans.
+    """
     every = promising(spaces)
     for space in every:
         space.prices.sums = space.unfolding is None  # backwards that count in part hide sums of super layers
@@ -81,7 +84,8 @@ def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
         if node.turn is not Turn.EARLY:  # which only finds plans
             own.push(node)
     own.resume()
-    return max(own.raise_bound() - rounding, 0)
+    bound = own.raise_bound()
+    return bound if bound == UNLIMITED else max(bound - rounding, 0)
 
 
 def by_rows(node: SpaceNode) -> bool:

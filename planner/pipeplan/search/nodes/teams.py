@@ -6,6 +6,7 @@
                         └───────────┴── at least the best plan: closed ┘
 """
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,6 +24,7 @@ from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import TooLargeError
 
 
@@ -54,55 +56,64 @@ class TeamsNode(Node):
         return (4,)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Raise the bound if there is a plan to beat, then open all ways; those without time for it keep the bound."""
-        if not self.raised and search.cutoff is not None:
+        """Raise the bound, as far as the best plan, then open all ways; those without time for it keep the bound."""
+        if not self.raised:
             self.raised = True
-            self.bound = max(self.bound, self.opening.raised(search.cutoff))
+            if search.cutoff is not None:
+                self.bound = max(self.bound, self.opening.raised(search.cutoff))
             if not search.fathoms(self.bound):
                 self._bound_least_ways(search)
                 self.bound = max(self.bound, self.opening.bound)
             return Step.split([self])
+        if self.opening.refuted and self.narrows:
+            return Step.nothing()
         if search.negligible(self.bound):
             self.opening.left = True
             return Step.leave(self.bound)
-        cutoff = search.cutoff if self.narrows else None
-        ways = list(self.opening.open(cutoff))
+        below = UNLIMITED if search.cutoff is None else search.cutoff
+        ways = list(self.opening.open(below if self.narrows else None))
+        if self.opening.refuted:  # they were named, and are open for what is said of them
+            return Step.nothing()
         whole = {own: [*own.in_one_round] for own in ways if own.split is not None}
         small = [own for own, spaces in whole.items() if spaces and all(map(bounds_ways, spaces))]
         others = chain.from_iterable(own for own in ways if own not in small)
         opened = promising(chain(others, *(own.in_one_round for own in small)))
         self.hopeful += opened
-        nodes = [*together(map(self._known, nodes_of(opened))), *chain.from_iterable(map(any_order_nodes, opened))]
+        nodes = [*together(self._known(nodes_of(opened))), *chain.from_iterable(map(any_order_nodes, opened))]
         nodes += in_rounds(small)
         if not self.opening.done:
             return Step.leave(self.bound, nodes)
-        return Step.split(nodes) if cutoff is None else Step.leave(cutoff, nodes)
+        return Step.leave(below, nodes) if self.narrows and below < UNLIMITED else Step.split(nodes)
 
     def _bound_least_ways(self, search: PlanSearch) -> None:
         """Bound all ways at once, at each micro-batch size where these teams may have better plans."""
-        assert search.cutoff is not None
+        most = UNLIMITED if search.cutoff is None else search.cutoff
         for team in self.opening.sizes:
             steps, ways = self.opening.least.steps_of(team), self.opening.least.ways[team]
-            for between, size in steps.below(search.cutoff):
+            for between, size in steps.below(most):
                 with suppress(BeyondIntegersError, OutOfTimeError, TooLargeError):
                     if between is not None and search.left > 0:
                         steps.learn(between, size, self._of_least_way(search, ways, between, size))
 
     def _of_least_way(self, search: PlanSearch, ways: TeamWays, between: Between, size: int) -> int:
-        """A lower bound on all ways with this between layers, at most the cutoff; 0 if none is known."""
+        """A lower bound on all ways with this between layers, at most the cutoff; 0 if none is known.
+
+        `UNLIMITED` if no plan of any way fits.
+        """
         job = self.opening.least.job
         splits = self.opening.least.splits
         question = least_way(ways, between, size, job, splits) if ways.model.slicing is None else None
         if question is None:
             return 0
-        spaces = Spaces(question.model, question.cluster, question.job, question.split)
+        spaces = promising(Spaces(question.model, question.cluster, question.job, question.split))
         return lower_bound(spaces, search) if all(map(bounds_ways, spaces)) else 0
 
-    def _known(self, node: Node) -> Node:
-        """The node with the bound that was known of its way, if that was more."""
-        if isinstance(node, SpaceNode) and isinstance(node.space.split, Split):
-            split = node.space.split
-            if not split.mesh:
+    def _known(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Yield the nodes, each with the bound that was known of its way, if that was more and some plan may fit."""
+        for node in nodes:
+            if isinstance(node, SpaceNode) and isinstance(node.space.split, Split) and not node.space.split.mesh:
+                split = node.space.split
                 known = self.opening.least.steps_of(split.team).of((split.placements, split.passes), node.size)
                 node.bound = max(node.bound, known)
-        return node
+            if node.bound < UNLIMITED:
+                yield node

@@ -107,7 +107,7 @@ class Constraints:
             most = (
                 f"has {layers} layers" if rounds == 1 else f"has layers for {rounds * layers} in {rounds} equal rounds"
             )
-            return f"No plan fits: {asked}, and {self._model.name} has {most}; ask for fewer stages."
+            return f"No plan fits: {asked}, and {self._model.name} {most}; ask for fewer stages."
         if depth * least > devices:
             each = f" of {least} replicas or more (replicas)" if least > 1 else ""
             return (

@@ -1,13 +1,16 @@
 """`Opening`: the teams of one size, until their ways to split layers are priced and their spaces are open."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 if TYPE_CHECKING:
     from pipeplan.search.space.unopened import Unopened
@@ -57,6 +60,11 @@ class Opening(Generic[Opened]):
         """A lower bound in nanoseconds on all plans of these teams, as far as it is known."""
         return self.raised(0)
 
+    @property
+    def refuted(self) -> bool:
+        """Whether it is known before ways are priced that no plan of these teams fits."""
+        return self.bound >= UNLIMITED
+
     def raised(self, enough: int) -> int:
         """Return the bound, raised until it is ``enough`` or cannot be raised; that of mixes is found at once."""
         bounds = [self.least.of_team(team, enough) for team in self.sizes]
@@ -83,6 +91,17 @@ class Opening(Generic[Opened]):
         yield from self.finish()
         self.done = True
 
+    def leanest(self) -> list[TeamQuestion]:
+        """Return the ways with the least parameters, and the least saved bytes, at the least micro-batch size.
+
+        Nothing if there is no time to price any.
+        """
+        size = min(min(self.least.ways[team].teams.sizes) for team in self.sizes)
+        known: list[TeamQuestion] = []
+        with suppress(OutOfTimeError):
+            known += (each for each in self._priced((size,)) if isinstance(each, TeamQuestion))
+        return [min(known, key=lambda each: bytes_of(each.model)[::order]) for order in (1, -1)] if known else []
+
     def _sizes_below(self, cutoff: int) -> tuple[int, ...]:
         """The micro-batch sizes at which these teams may have plans below so many nanoseconds."""
         below = {size for _, size in self.least.steps_of(self.sizes[0]).below(cutoff)}
@@ -94,6 +113,11 @@ class Opening(Generic[Opened]):
             yield from self.questions(sizes)
         except InputError as error:
             self.refused = error
+
+
+def bytes_of(model: Model) -> tuple[int, int]:
+    """Return the parameters, and the bytes saved in a pass, of all layers on the first kind of device."""
+    return sum(layer.parameters for layer in model.layers), sum(cost.saved for cost in model.profiles[0].costs)
 
 
 def of_size(question: TeamQuestion | MixedQuestion) -> int:

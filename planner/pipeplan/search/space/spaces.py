@@ -193,8 +193,8 @@ class Spaces:
 
     @property
     def late(self) -> bool:
-        """Whether some teams are not open, as with the clock over."""
-        return not all(each.done for each in self.openings)
+        """Whether some teams that may have plans are not open, as with the clock over."""
+        return not all(each.done or each.refuted for each in self.openings)
 
     @property
     def questions(self) -> tuple[TeamQuestion | MixedQuestion, ...]:
@@ -341,6 +341,17 @@ class Spaces:
     def lowest(self) -> Space:
         """The first space, of the lowest level: of all that depends neither on levels nor on teams, it will do."""
         return next(iter(self))
+
+    @property
+    def lean(self) -> Iterator[Space]:
+        """The spaces in which plans need least memory: without several stages of a device, if there are any.
+
+        With some of teams that are not open, as no plan of theirs fits.
+        """
+        yield from [*self.in_one_round] or self
+        for question in chain.from_iterable(each.leanest() for each in self.openings if each.refuted and not each.done):
+            with suppress(InputError):
+                yield from Spaces(question.model, question.cluster, question.job, question.split).in_one_round
 
     def __getitem__(self, level: int) -> Space:
         return self._spaces[level]
