@@ -40,8 +40,8 @@ def _lists_shapes(space: Space) -> bool:
 
 
 def searches_locally(space: Space) -> bool:
-    """Return True if device groups are so many that plans near those found are tried as well."""
-    listed = _lists_shapes(space) or space.job.order is Order.GIVEN
+    """Return True if shapes and partitions are so many that plans near those found are tried as well."""
+    listed = (space.small and not space.splits) or space.job.order is Order.GIVEN
     return space.job.objective.simulated and not listed and not applies(space) and space.unfolding is None
 
 
