@@ -2,16 +2,22 @@
 
 Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
 times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]
-[equal=yes] [memory=GIB]`` selects rows; ``equal=yes`` searches equal layouts alone, ``memory`` is that of each device,
-at levels 0 and 1 of ZeRO. The last columns divide the gap: ``equal`` and ``unequal`` are the gaps of these layouts,
-each by itself; ``formulas`` is the part by which the formulas lie below the simulated time for the plan's own stages,
-so the rest of the gap is due to other stages that the bound believes in.
+[equal=yes] [memory=GIB] [optimizer=NAME]`` selects rows; ``equal=yes`` searches equal layouts alone, ``memory`` is that
+of each device, at levels 0 and 1 of ZeRO. The last columns divide the gap: ``equal`` and ``unequal`` are the gaps of
+these layouts, each by itself; ``formulas`` is the part by which the formulas lie below the simulated time for the
+plan's own stages, so the rest of the gap is due to other stages that the bound believes in.
+
+``-- goals=FILE [seeds=10] [time=SECONDS]`` searches every row of `GOALS` for each seed, and ends with the median and
+the worst gap of each. What ends is written to the file, and not searched again by the next call with this file.
 """
 
+import json
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +33,17 @@ from pipeplan.solve import solve
 
 ROWS = ((50, 8), (50, 32), (100, 32), (200, 128), (400, 8), (400, 512))
 """Layers and devices."""
+GOALS = (
+    (100, 32, None, "sgd", 0.02),
+    (200, 128, None, "sgd", 0.02),
+    (400, 8, None, "sgd", 0.005),
+    (400, 512, None, "sgd", 0.1),
+    (1_000, 2_048, None, "sgd", 0.25),
+    (100, 32, 3.0, "sgd", 0.03),
+    (200, 128, 4.0, "sgd", 0.07),
+    (200, 128, 4.0, "adam", 0.07),
+)
+"""Layers, devices, GiB of each device (None: all it has), optimiser, and the largest gap that is asked for."""
 SLOWER = {"fast": 1.0, "slow": 2.1}
 """Times of each kind of device relative to the fast one."""
 MADE_UP = Provenance("imported", "made up for a benchmark")
@@ -76,16 +93,44 @@ def main() -> None:
     words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     options = dict(word.split("=") for word in words if "=" in word)
     rows = [tuple(map(int, word.split("x"))) for word in words if "=" not in word] or ROWS
-    seeds, limit = int(options.get("seeds", 1)), float(options.get("time", 60))
-    asked = Job(1, optimizer="sgd", equal_replicas="equal" in options)
-    if "memory" in options:
-        asked = replace(asked, memory=int(float(options["memory"]) * 2**30), zero=(0, 1))
+    limit = float(options.get("time", 60))
     print(f"{'layers x devices':18} {'seed':>4} {'first plan':>16} {'after 5 s':>9} {'plan':>9} {'bound':>9} {'gap':>7}"
           f" {'processor':>9} {'wall':>7} {'equal':>6} {'unequal':>8} {'formulas':>9}")  # fmt: skip
+    if "goals" in options:
+        _goals(Path(options["goals"]), range(int(options.get("seeds", 10))), limit)
+        return
+    memory = float(options["memory"]) if "memory" in options else None
+    asked = replace(_job(memory, options.get("optimizer", "sgd")), equal_replicas="equal" in options)
+    seeds = int(options.get("seeds", 1))
     for layers, devices in rows:
         gaps = [_row(layers, devices, seed, limit, asked) for seed in range(seeds)]
         if seeds > 1:
             print(f"{layers:4} x {devices:<11} median {statistics.median(gaps):.1%}, worst {max(gaps):.1%}", flush=True)
+
+
+def _job(memory: float | None, optimizer: str) -> Job:
+    """The question without its batch; ``memory`` in GiB."""
+    job = Job(1, optimizer=optimizer)
+    return job if memory is None else replace(job, memory=int(memory * 2**30), zero=(0, 1))
+
+
+def _goals(file: Path, seeds: Iterable[int], limit: float) -> None:
+    """Search what the file lacks, one seed of every row after the other; print each row's median and worst gap."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    gaps = {tuple(key): gap for key, gap in map(json.loads, lines)}
+    for seed in seeds:
+        for layers, devices, memory, optimizer, _ in GOALS:
+            key = layers, devices, memory, optimizer, seed, limit
+            if key not in gaps:
+                gaps[key] = _row(layers, devices, seed, limit, _job(memory, optimizer))
+                with file.open("a") as out:
+                    print(json.dumps([key, gaps[key]]), file=out)
+    for *question, goal in GOALS:
+        found = [gap for (*row, _, seconds), gap in gaps.items() if row == question and seconds == limit]
+        layers, devices, memory, optimizer = question
+        words = f"{layers:5} x {devices:<5} {'' if memory is None else f'{memory:g} GiB':6} {optimizer:5}"
+        print(f"{words} {len(found):3} seeds: median {statistics.median(found):.2%}, worst {max(found):.2%};"
+              f" asked {goal:.1%}")  # fmt: skip
 
 
 def _row(layers: int, devices: int, seed: int, limit: float, asked: Job) -> float:
