@@ -125,9 +125,9 @@ def _goals(file: Path, seeds: Iterable[int], limit: float) -> None:
                 gaps[key] = _row(layers, devices, seed, limit, _job(memory, optimizer))
                 with file.open("a") as out:
                     print(json.dumps([key, gaps[key]]), file=out)
-    for *question, goal in GOALS:
-        found = [gap for (*row, _, seconds), gap in gaps.items() if row == question and seconds == limit]
-        layers, devices, memory, optimizer = question
+    for layers, devices, memory, optimizer, goal in GOALS:
+        row = layers, devices, memory, optimizer
+        found = [gap for key, gap in gaps.items() if key[:4] == row and key[-1] == limit]
         words = f"{layers:5} x {devices:<5} {'' if memory is None else f'{memory:g} GiB':6} {optimizer:5}"
         print(f"{words} {len(found):3} seeds: median {statistics.median(found):.2%}, worst {max(found):.2%};"
               f" asked {goal:.1%}")  # fmt: skip

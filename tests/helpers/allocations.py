@@ -155,7 +155,7 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
     if problem.objective in ("bottleneck", "delayed") or any(role_tables(problem, role) for role in ROLES):
         return [alone]
     found, (forwards, backward) = [alone], in_role(problem, stages, "own")
-    replicas = [q.width * problem.unit for q in stages]
+    replicas, hops = [q.width * problem.unit for q in stages], there_and_back(problem, stages)
     for s, forward in enumerate(forwards):
         many, k = ceil(problem.micro_batches / replicas[s]), flight(problem, stages, s)
         if problem.phases and len(problem.widths) == 1:
@@ -166,9 +166,8 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
                 left = len(range(switch + replicas[t], problem.micro_batches, replicas[t]))
                 found.append(alone + (many - k) * (forward + backward[s]) + left * backward[t])
             if problem.two_trips and many > k:
-                work = (problem.forward + problem.backward).min(axis=0)
-                behind = sum(int(work[i]) for i in range(stages[s].end, len(work)))
-                found.append(alone + (many - k) * (forward + backward[s]) + behind)
+                trips = [f + b + passed for f, b, passed in zip(forwards, backward, hops, strict=True)]
+                found.append(alone + (many - k) * (forward + backward[s]) + hops[s] + sum(trips[s + 1 :]))
     return found
 
 
@@ -179,6 +178,19 @@ def hop(problem: ChainAllocation, table: np.ndarray, stages: Allocation, before:
     used = units_used(problem, stages[s:])[pool]
     node = 1 if before != behind or used % int(problem.node[pool]) == 0 else 0
     return table[before, behind, node]
+
+
+def there_and_back(problem: ChainAllocation, stages: Allocation) -> list[int]:
+    """Time that a micro-batch and its gradient take over the hop behind each stage, 0 behind the last one."""
+    tables = [
+        (2, problem.latency),
+        *((problem.overlap != "stream", table) for table in (problem.send, problem.send_back)),
+    ]
+    found = []
+    for s, place in enumerate(stages[:-1]):
+        each = (times * hop(problem, table, stages, place.kind, s + 1) for times, table in tables)
+        found.append(sum(int(own if own.ndim == 0 else own[place.end - 1]) for own in each))
+    return [*found, 0]
 
 
 def least_send_back(problem: ChainAllocation, stages: Allocation, s: int) -> int:
@@ -201,7 +213,6 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
 
     send = [int(hop(p, p.send, stages, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
     back = [int(hop(p, p.send_back, stages, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
-    wait = [int(hop(p, p.latency, stages, stages[s].kind, s + 1)) for s in range(depth - 1)] + [0]
     into = [least_send_back(p, stages, s) for s in range(depth)]
     period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
     if p.objective in ("bottleneck", "delayed"):
@@ -219,10 +230,9 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     end = ending(p, stages[0])
     if p.objective == "step" and p.joint.any():  # the last stage's sums wait for the first stage
         end = max(end, ending(p, stages[-1]))
-    moved = 0 if p.overlap == "stream" else 1
     heads: list[int] = []
     way, trip, service = (in_role(p, stages, role) for role in ("ahead", "trip", "service"))
-    hops = [2 * wait[t] + moved * (send[t] + back[t]) for t in range(depth)]
+    hops = there_and_back(p, stages)
     head = [sum(way[0][t] + way[1][t] + hops[t] for t in range(s)) for s in range(depth)]
     alone = sum(trip[0]) + sum(trip[1]) + sum(hops)
     sides = [alone]

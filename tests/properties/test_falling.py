@@ -121,6 +121,7 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
         in_flight_rule="non_increasing",
         objective="step",
         alternating=True,
+        two_trips=False,
         phases=False,
         overlap="copy",
         micro_batches=problem.micro_batches + 3,

@@ -56,9 +56,9 @@ its last backward does not hide of it (`common.exposed`). The objective ``step``
      T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
      width, m = ⌊(M − 1) / unit⌋
 
-*Two trips*, of 1F1B (``two_trips``), if M_w > k, with W the least F + B of all layers behind the stage:
+*Two trips*, of 1F1B (``two_trips``), if M_w > k, with the round trip C behind the stage, A − H_s − F − B:
 
-     T ≥ E_0 + A + (M_w − k) (F + B) + W
+     T ≥ E_0 + A + (M_w − k) (F + B) + C
 
 *Two phases*, of schedules that run all forwards first (``phases``), with a single width:
 
@@ -99,7 +99,7 @@ memory limit               `tables.AllocationTables.spare`, `ChainAllocation.rec
 way back: term and head    `terms.own`, `terms.head_step`
 one-stage delays           `terms.delays`
 alternation                `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
-two trips                  `terms.delays`, `tables.AllocationTables.behind` (W)
+two trips                  `Transitions.twice`; bounded: `transition_costs.TwoTrips`, `Reach`
 two phases                 `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 own ending                 `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
 E_{S−1} in place of E_0    `tables.AllocationTables.ends_together`; least, within a target: `Pass.last_finish`
@@ -128,6 +128,7 @@ from pipeplan_formulations.allocation.terms import (
     two_phase_delay,
 )
 from pipeplan_formulations.common.pass_times import Times
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +186,7 @@ class ChainAllocation(AllocationTables):
         hops = [*self.hops(stages), (0, 0, 0)]
         usages, counts = self.usages(stages), self.in_flight_counts(stages)
         head = trip = least = delay = longest = ahead = ended = 0
+        twice = -IMPOSSIBLE  # of two trips, without the trips
         backwards: dict[int, int] = {}  # the largest backward of each width so far
         for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
             if extra is None:
@@ -218,9 +220,10 @@ class ChainAllocation(AllocationTables):
             # One-stage delays, then alternation or two phases: the largest delay e so far.
             held = counts[s] if self.alternating else many
             longer, carried = self.longer(alone, passed), self.link_shares[place.width]
-            behind = None if self.behind is None else int(self.behind[place.end])
-            each = delays(self.overlap, many, held, carried, service, passed, longer, send, back, into, behind)
+            each = delays(self.overlap, many, held, carried, service, passed, longer, send, back, into)
             delay = max(delay, *each)
+            if self.trips_twice and held < many:
+                twice = max(twice, (many - held - 1) * service.work - trip)
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 longest = max(longest, forward)
@@ -238,5 +241,6 @@ class ChainAllocation(AllocationTables):
                 ahead += ahead_step(self.overlap, way.forward, send, latency)
         if self.endless:
             return least
+        delay = max(delay, trip + twice)
         finish = max(self.finish(place) for place in (stages[0], *stages[-1:] * self.ends_together))
         return max(ended, max(least, trip + delay) + finish)

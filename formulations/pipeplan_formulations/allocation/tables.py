@@ -15,7 +15,7 @@ import numpy as np
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.exposed import Collectives, Exposed, Indices
-from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, sums_before
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags
 from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.objective import Objective, endless
 from pipeplan_formulations.common.pass_times import PassTables
@@ -164,14 +164,10 @@ class AllocationTables(PassTables):
         ordered = self.alternating or (self.phases and len(self.widths) == 1)
         return ordered and not self.endless and not self.apart
 
-    @cached_property
-    def behind(self) -> Array | None:
-        """W of the two trips at each boundary, shape (n + 1,); None where these do not hold."""
-        if not (self.two_trips and self.drains and self.alternating):
-            return None
-        before = sums_before(self.of_layers("trip").work.min(axis=0))
-        behind: Array = before[-1] - before
-        return behind
+    @property
+    def trips_twice(self) -> bool:
+        """True if the two trips apply."""
+        return self.two_trips and self.drains and self.alternating
 
     @property
     def endless(self) -> bool:

@@ -65,12 +65,11 @@ def delays(
     send: Number,
     back: Number,
     into: Number,
-    behind: Number | None,
 ) -> tuple[Number, ...]:
     """Every one-stage delay e. ``many`` is M_w, ``link_share`` L_w, and ``held`` k, or M_w if they need not alternate.
 
     ``service`` and ``trip`` are F and B of one service and of the stage's part of A; for ``longer`` see
-    `PassTables.longer`. ``behind`` is W of the two trips, None where these do not hold.
+    `PassTables.longer`.
     """
     forward, backward = service
     if overlap == "none":
@@ -81,8 +80,6 @@ def delays(
         (many - 1) * backward,
         (late * (late > 0)) * forward + (many - 1) * backward,
     )
-    if behind is not None:
-        lanes = (*lanes, (late > 0) * (late * service.work + behind))
     if longer is not None:
         lanes = tuple(lane + longer for lane in lanes)
     if overlap == "copy":

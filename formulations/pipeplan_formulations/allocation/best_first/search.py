@@ -6,7 +6,9 @@ the last stage's sums wait for the first stage it also has E_0 and the largest w
 phases it also has the largest forward and backward so far, and if k is a choice, the excess that later stages may have.
 With V and A the suffix tables' values behind the prefix, no completion is better than
 
-    max( top,  H + V,  R + A + e ).
+    max( top,  H + V,  R + A + e,  2 (R + A) + twice ),
+
+*twice* being the largest (M_w − k − 1) (F + B) − R so far, of the two trips.
 
 Prefixes are opened in the order of this bound, deeper ones first if it ties. A prefix is dropped if an earlier one with
 the same boundary, kind and usage is at least as good in every number of the label.
@@ -43,6 +45,7 @@ class _Prefix:
     finish: int
     ahead: int
     delay: int
+    twice: int
     largest_forward: int
     backwards: LargestBackwards
     allowed: int
@@ -68,7 +71,7 @@ def best_first(
     nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, 0, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
     for opened in count():
@@ -110,13 +113,15 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     head = prefix.head + finish + choice.advance
     passed = prefix.trip + finish + choice.trip if problem.trip_apart else head
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
+    twice = np.maximum(prefix.twice, choice.twice(problem, prefix.trip + finish))
     # V and A behind each, and the bound of its completions.
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
-    bound = np.maximum(np.maximum(top, head + time), passed + trip + delay + late)
+    whole = passed + trip
+    bound = np.maximum.reduce([top, head + time, whole + delay + late, 2 * whole + twice + late])
     found = []
     for j in np.flatnonzero(bound < high):
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
-        child = _child(problem, prefix, choice, int(j), head, passed, top, way, delay, place)
+        child = _child(problem, prefix, choice, int(j), head, passed, top, way, delay, twice, place)
         found.append((int(bound[j]), child))
     return found
 
@@ -131,6 +136,7 @@ def _child(
     top: Array,
     way: Array,
     delay: Array,
+    twice: Array,
     place: Place,
 ) -> _Prefix:
     """The prefix extended by transition j, with its label from the arrays of all transitions."""
@@ -146,6 +152,7 @@ def _child(
         prefix.finish if prefix.position else int(choice.finish[j]),
         prefix.ahead + int(choice.ahead[j]),
         int(delay[j]),
+        int(twice[j]),
         max(prefix.largest_forward, int(choice.work[j] - choice.backward[j])),
         choice.backwards(problem, prefix.backwards, j),
         int(choice.allowed[j]),
@@ -155,7 +162,7 @@ def _child(
 
 
 class _Seen:
-    """Labels of opened prefixes by start, kind and usage: head, R, way, −E_0, top, G, e, largest F and B, −allowed."""
+    """Labels of opened prefixes by start, kind and usage: head, R, way, −E_0, top, G, e, …, −allowed."""
 
     def __init__(self, forced: int, problem: ChainAllocation) -> None:
         self._problem = problem
@@ -174,6 +181,7 @@ class _Seen:
                     prefix.top,
                     prefix.ahead,
                     prefix.delay,
+                    prefix.twice,
                     prefix.largest_forward,
                     *prefix.backwards,
                     -prefix.allowed,

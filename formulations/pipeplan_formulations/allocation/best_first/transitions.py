@@ -90,6 +90,13 @@ class Transitions:
                     found = np.maximum(found, drain_delay(many, self.in_flight, self.work, rest // width, largest))
         return found
 
+    def twice(self, problem: ChainAllocation, head: Array) -> Array:
+        """The right side of the two trips less 2 A, for stages with E_0 + H ``head``; negative if there are none."""
+        if not problem.trips_twice:
+            return np.full_like(self.end, -IMPOSSIBLE)
+        late = -(-problem.micro_batches // (self.width * problem.unit)) - self.in_flight
+        return np.where(late > 0, (late - 1) * self.work - head, -IMPOSSIBLE)
+
     def backwards(self, problem: ChainAllocation, before: LargestBackwards, j: int) -> LargestBackwards:
         """The largest B of the stages so far by width, once choice j is added to the stages ``before``."""
         w = problem.widths.index(int(self.width[j]))
@@ -206,8 +213,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
     alone, carried = Times(forward, backward), problem.link_shares[width]
     way, trip, service = problem.roles(alone, kind, start, ends)
     longer = problem.longer(alone, trip)
-    again = None if problem.behind is None else problem.behind[ends]
-    each = delays(problem.overlap, many, held, carried, service, trip, longer, send, back, into, again)
+    each = delays(problem.overlap, many, held, carried, service, trip, longer, send, back, into)
     advance = head_step(problem.overlap, way.work, send, back, latency)
     passed = advance
     if problem.trip_apart:

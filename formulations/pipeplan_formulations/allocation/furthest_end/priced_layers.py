@@ -105,7 +105,9 @@ class PricedLayers:
         slowness, share = self._measure.slowness[own.kind], self._measure.backward[own.kind]
         most = (1 + (own.share - 1) * share) * slowness
         head = self._least(self._measure.before[start], self._before[:, usage], most)
-        return Trips(self, head, behind, most)
+        twice = (1 + np.maximum(own.share - own.most, 0)) * slowness
+        begun = self._least(self._measure.before[start], self._before[:, usage], twice)
+        return Trips(self, head, begun, behind, most, slowness)
 
     def rest(self, end: Array, usage: Array, most: Reals) -> Array:
         """The least work behind an end with this usage behind it, by prices up to ``most``."""
@@ -187,11 +189,18 @@ class Trips:
 
     priced: PricedLayers
     head: Array
-    behind: Array
+    begun: Array
+    usage: Array
     most: Reals
+    slowness: Reals
 
     def through(self, stages: Array, ends: Array, work: Array) -> Array:
         """A lower bound on A of the stages with these indices, ends, and F + B."""
-        rest = self.priced.rest(ends, self.behind[stages], self.most[stages])
+        rest = self.priced.rest(ends, self.usage[stages], self.most[stages])
         found: Array = self.head[stages] + work + rest
         return found
+
+    def behind(self, stages: Array, ends: Array, late: Array) -> tuple[Array, Array]:
+        """Lower bounds on H and C of these stages, for two trips with so many late F + B."""
+        most = (1 + late) / 2 * self.slowness[stages]
+        return self.begun[stages], self.priced.rest(ends, self.usage[stages], most)

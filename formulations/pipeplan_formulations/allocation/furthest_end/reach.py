@@ -17,10 +17,13 @@ from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 class RoundTrips(Protocol):
-    """A for each of some stages, by their ends."""
+    """A and C for each of some stages, by their ends."""
 
     def through(self, stages: Array, ends: Array, work: Array) -> Array:
         """A lower bound on A of the stages with these indices, ends, and F + B."""
+
+    def behind(self, stages: Array, ends: Array, late: Array) -> tuple[Array, Array]:
+        """Lower bounds on H and C of these stages, for two trips with so many late F + B."""
 
 
 class Reach:
@@ -90,6 +93,8 @@ class Reach:
                 once = np.where(first[open_], ending, 0)
                 passed = trip[open_] if trips is None else np.maximum(trip[open_], trips.through(open_, middle, f + b))
                 fits &= passed + self._delay(Times(f, b), kind, a, middle, late, many) + once <= target
+                if problem.trips_twice:
+                    fits &= self._twice(late, f + b, head, trip, trips, open_, middle) + once <= target
                 if self._in_all:
                     through = problem.in_all(0, Times(f, b), many, middle)
                     fits &= (head[open_] + through + once <= target) & (ahead + through + ending <= target)
@@ -98,6 +103,25 @@ class Reach:
                 fits &= (many * (f + b) + spent <= target * problem.divisor) & (beside <= target)
             low[open_] = np.where(fits, middle, low[open_])
             high[open_] = np.where(fits, high[open_], middle - 1)
+
+    def _twice(
+        self,
+        late: Array,
+        work: Array,
+        head: Array,
+        trip: Array,
+        trips: RoundTrips | None,
+        open_: Array,
+        ends: Array,
+    ) -> Array:
+        """The two trips of stages with so many late F + B, without E_0; 0 where there are none."""
+        if trips is None:
+            head, behind = head[open_], self.least_work[-1] - self.least_work[ends]
+        else:
+            head, behind = trips.behind(open_, ends, late)
+        passed = np.maximum(trip[open_], head + work + behind)
+        found: Array = (late > 0) * (passed + late * work + behind)
+        return found
 
     def _delay(self, alone: Times, kind: Array, start: Array, end: Array, late: Array, many: Array) -> Array:
         """The one-stage delay e with late forwards, for stages with these F and B of their own."""

@@ -25,7 +25,7 @@ from pipeplan_formulations.allocation.suffix_bounds.boxes import Box, Corner, is
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import ProgrammeTables, run
-from pipeplan_formulations.allocation.suffix_bounds.trace import follow, roots
+from pipeplan_formulations.allocation.suffix_bounds.trace import follow, quickest, roots
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
@@ -166,6 +166,9 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
             found = tables
             traced = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
             _offer(bracket, traced)
+            most = min(max(int(found.whole.min()), int(found.whole_trip.min()) + ceiling), target)
+            if (root := quickest(found, most)) is not None:
+                _offer(bracket, follow(problem, base.grid, spans, found, root, ceiling, most))
             if traced is not None:  # V* is reached, so distinguishing ranges of excess would not raise it
                 break
             value, trip = int(found.whole.min()), int(found.whole_trip.min())

@@ -38,7 +38,7 @@ from pipeplan_formulations.allocation.suffix_bounds.largest_backward import Larg
 from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import SuffixTable, SuffixTables
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, added
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, TwoTrips, added
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array
@@ -254,7 +254,9 @@ class _Suffixes:
         into: Array | int = 0
         if part.send is not None:
             send, into = part.send[part.leaves[behind], end], pass_.into[c, pass_.grid.leaves[c][usage], start]
-        add = added(pass_.problem, pass_.spans, pass_.settings, (c, w), start, end, counts, send, into, side)
+        room, behind_trip = pass_.room(c, block.rows)[row], part.trip[behind, end]
+        trips = TwoTrips(behind_trip, room) if pass_.problem.trips_twice else None
+        add = added(pass_.problem, pass_.spans, pass_.settings, (c, w), start, end, counts, send, into, side, trips)
         pass_.refused = pass_.refused or add.refused
         # V and A of each stage with its suffix; E_0 at boundary 0.
         if pass_.settings.quantity == "load":
@@ -262,9 +264,8 @@ class _Suffixes:
         else:
             finish = pass_.first_finish((c, w), start, end)
             found = np.maximum(add.term, add.work + value) + finish
-            trip = add.trip + part.trip[behind, end] + finish
+            trip = add.trip + behind_trip + finish
         # Keep stages that fit, below the ceiling and within the target.
-        room = pass_.room(c, block.rows)[row]
         kept = add.open & (found <= room) & (trip + self.least_delay <= room)
         if pass_.settings.quantity == "time":
             kept &= pass_.in_time((c, w), start, end, add.term, into)

@@ -20,6 +20,13 @@ def roots(tables: ProgrammeTables, most: int) -> list[tuple[int, int]]:
     return [(int(kinds[usage]), int(usage)) for usage in usages if values[usage] < IMPOSSIBLE]
 
 
+def quickest(tables: ProgrammeTables, most: int) -> tuple[int, int] | None:
+    """Kind of the first stage, and usage, of the least A among values of ``most`` at most; None if there is none."""
+    trips = np.where(tables.whole <= most, tables.whole_trip, IMPOSSIBLE)
+    kind, usage = np.unravel_index(int(trips.argmin()), trips.shape)
+    return (int(kind), int(usage)) if trips[kind, usage] < IMPOSSIBLE else None
+
+
 def follow(
     problem: ChainAllocation,
     grid: Grid,
@@ -27,8 +34,9 @@ def follow(
     tables: ProgrammeTables,
     root: tuple[int, int],
     ceiling: int | None = None,
+    most: int | None = None,
 ) -> tuple[int, Allocation] | None:
-    """An allocation of a root that keeps its value, and a lower bound on its objective; None if there is none.
+    """An allocation of a root that keeps its value, or ``most``, and a lower bound on its objective; None without any.
 
     ::
 
@@ -39,9 +47,10 @@ def follow(
     Of the stages that may follow, the one of the least maximum of A + e and the own-ending bound is taken.
     """
     kind, usage = root
-    value = int(tables.whole[kind, usage])
+    value = int(tables.whole[kind, usage]) if most is None else most
     stages: list[Place] = []
     start = head = trip = way = ended = delay = largest_forward = 0
+    twice = -IMPOSSIBLE
     backwards = (0,) * len(problem.widths)
     allowed = UNLIMITED
     while start < problem.layers:
@@ -59,8 +68,10 @@ def follow(
         combined = np.maximum(choice.own, ahead) if problem.endless else choice.advance + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(delay, each)
+        again = np.maximum(twice, choice.twice(problem, trip + finish))
         if not problem.endless:
-            cost = np.maximum(cost + trip + finish + choice.trip + alone, way + choice.ended)
+            whole = trip + finish + choice.trip + alone
+            cost = np.maximum.reduce([cost + whole, 2 * whole + again, way + choice.ended])
         if not fits.any():  # the tables hold only a lower bound here, which no stage reaches
             return None
         # Append the one of the least cost (bottleneck: the least e), and update the label.
@@ -68,13 +79,11 @@ def follow(
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head += int(choice.advance[best] + finish[best])
         trip += int(choice.trip[best] + finish[best])
-        delay, backwards = (
-            max(delay, int(each[best])),
-            choice.backwards(problem, backwards, best),
-        )
+        delay, twice = max(delay, int(each[best])), int(again[best])
+        backwards = choice.backwards(problem, backwards, best)
         ended = max(ended, way + int(choice.ended[best]))
         way += int(choice.ahead[best])
         largest_forward = max(largest_forward, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
-    return max(value, trip + delay, ended) if not problem.endless else value, tuple(stages)
+    return max(value, trip + delay, 2 * trip + twice, ended) if not problem.endless else value, tuple(stages)

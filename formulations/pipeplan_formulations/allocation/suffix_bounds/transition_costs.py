@@ -55,6 +55,29 @@ class Added:
     refused: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TwoTrips:
+    """Limits of the two trips of stages: ``behind`` is C at least, ``room`` what the target leaves beside E_0 + H."""
+
+    behind: Array
+    room: Array
+
+    def only(self, chosen: Array) -> "TwoTrips":
+        """Those of the stages with these indices."""
+        return TwoTrips(self.behind[chosen], self.room[chosen])
+
+    def left(self, ceiling: int | None, work: Array) -> Array:
+        """The most that (M_w − k) (F + B) may be, for stages with this F + B."""
+        left: Array = self.room - 2 * self.behind - work
+        return left if ceiling is None else np.minimum(left, ceiling - self.behind)
+
+    def needed(self, ceiling: int, many: int, work: Array) -> Array:
+        """The least k that this allows; with M_w there are no two trips."""
+        left = self.left(ceiling, work)
+        needed: Array = np.where(work > 0, many - left // np.maximum(work, 1), 0)
+        return np.where(left < 0, many, needed)
+
+
 def added(
     problem: ChainAllocation,
     spans: Spans,
@@ -66,10 +89,12 @@ def added(
     send: Array | int,
     into: Array | int,
     side: Side = "anywhere",
+    trips: TwoTrips | None = None,
 ) -> Added:
     """Contributions of stages on the spans ``starts`` … ``ends`` in a mode (kind and index of width).
 
     ``send`` is f, ``into`` is ĝ, and ``side`` the position of the stage with the largest backward, if that is limited.
+    ``trips``: where two trips apply.
 
     If k is a choice, the least k that keeps the stage below the ceiling is taken. If a stage's own terms contain sends
     (`PassSettings.by_kind`), memory counts the least k and the warm-up the largest, which gives a lower bound.
@@ -77,7 +102,6 @@ def added(
     c, w = mode
     width = problem.widths[w]
     many = problem.share(width)
-    behind = None if problem.behind is None else problem.behind[ends]
     # F, B, and the recomputed forward time with the fewest micro-batches in flight.
     forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][starts]
     backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][starts]
@@ -91,7 +115,7 @@ def added(
 
         alone = Times(forward, backward)
         _, trip, service = problem.roles(alone, c, starts, ends)
-        late = _Late(service, service is alone, problem.longer(alone, trip), behind)
+        late = _Late(service, service is alone, problem.longer(alone, trip), trips)
         held = _least_held(many, width, settings.ceiling, settings.largest, side, late, counts, extra, again)
         refused = bool(((held > counts.top) & (held <= counts.most)).any())
         extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
@@ -112,8 +136,8 @@ def added(
             refused = refused or bool((later & ~able).any())
             if isinstance(held, np.ndarray):
                 room = settings.ceiling - (many - 1) * lower
-                if behind is not None:
-                    needed = _for_two_trips(settings.ceiling, many, forward[longer] + lower, behind[longer])
+                if trips is not None:
+                    needed = trips.only(longer).needed(settings.ceiling, many, forward[longer] + lower)
                     held[longer] = np.maximum(held[longer], needed)
                 refused |= _raise_held(held, longer, many, room, forward[longer], counts)
                 is_open[longer] = held[longer] <= counts.top
@@ -123,7 +147,7 @@ def added(
     if settings.ceiling is not None:
         sends = (problem.link_shares[width], send, into) if settings.by_kind else (1, 0, 0)
         stretch = problem.longer(alone, trip)
-        lanes = delays(problem.overlap, many, held, sends[0], service, trip, stretch, sends[1], 0, sends[2], behind)
+        lanes = delays(problem.overlap, many, held, sends[0], service, trip, stretch, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= settings.ceiling
         if settings.largest is not None:
             is_open &= backward <= settings.largest.upper(width)
@@ -132,6 +156,8 @@ def added(
             else:
                 fewest = counts.least if settings.by_kind else held
                 is_open &= settings.largest.allows(settings.ceiling, many, width, fewest, held, work, side)
+    if trips is not None:
+        is_open &= (many <= held) | ((many - held) * work <= trips.left(settings.ceiling, work))
     # The load, or the own term of the way-back bound.
     if settings.quantity == "load":
         once, sums = problem.once(c, w, starts, ends)
@@ -154,14 +180,13 @@ class _Late:
         True if services count recomputed forwards.
     longer : array or None
         What a round trip takes longer through the stage that serves, without recomputed forwards.
-    behind : array or None
-        W of the two trips.
+    trips : TwoTrips or None
     """
 
     service: Times
     recomputes: bool
     longer: Array | None
-    behind: Array | None
+    trips: TwoTrips | None
 
     def backward(self, extra: Array) -> Array:
         """B of a service, with this recomputed forward time."""
@@ -182,13 +207,6 @@ def _raise_held(held: Array, longer: Array, many: int, room: int, forward: Array
     needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
     held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
     return bool(((held[longer] > counts.top) & (held[longer] <= counts.most)).any())
-
-
-def _for_two_trips(ceiling: int, many: int, work: Array, behind: Array) -> Array:
-    """The least k for which the two trips stay below the ceiling; with M_w there are none."""
-    room = ceiling - behind
-    needed: Array = np.where(work > 0, many - room // np.maximum(work, 1), 0)
-    return np.where(room < 0, many, needed)
 
 
 def _may_recompute(
@@ -227,8 +245,8 @@ def _least_held(
         total = late.backward(recomputed)
         room = late.room(ceiling, many, total, recomputed)
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
-        if late.behind is not None:
-            needed = np.maximum(needed, _for_two_trips(ceiling, many, forward + total, late.behind))
+        if late.trips is not None:
+            needed = np.maximum(needed, late.trips.needed(ceiling, many, forward + total))
         if largest is not None:
             needed = largest.needed(ceiling, many, width, np.maximum(held, needed), forward + total, side)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)

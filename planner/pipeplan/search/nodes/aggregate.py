@@ -129,7 +129,7 @@ class AggregateNode(Node):
 
     A node follows its ``targets``; None where all layouts are small, and decided at once. 1F1B's bound is GPipe's too
     (docs/bounds/allocation.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
-    ``known``: the best allocation of the node above.
+    ``known``: the best allocation of the node above. ``alone``: 1F1B's, where the other families are excluded.
     """
 
     bound: int
@@ -143,6 +143,7 @@ class AggregateNode(Node):
     estimated: bool = False
     again: bool = False
     known: Allocation = ()
+    alone: bool = False
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
     _problem: ChainAllocation | None = field(default=None, init=False, repr=False)
 
@@ -156,7 +157,7 @@ class AggregateNode(Node):
         """True if the node is 1F1B's and bounds the other families too, so that these need no other node."""
         others = [each for each in self.space.families if not each.alternates]
         whole = not self.layout.by_family(len(self.space.model.layers))
-        return self.alternating and whole and bool(others) and self.space.phased
+        return self.alternating and whole and bool(others) and self.space.phased and not self.alone
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -195,6 +196,7 @@ class AggregateNode(Node):
         a tree.
         """
         problem = self._problem or allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
+        problem = self._of_one_family(search, problem)
         slice_ = min(search.left / (2 if search.value is None else 1), self.slice)  # leave others time to find a plan
         if self.estimated and self.again and search.cutoff is not None:
             return self._estimate_again(search, problem, Clock(Limits(slice_)))
@@ -241,6 +243,15 @@ class AggregateNode(Node):
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
+
+    def _of_one_family(self, search: PlanSearch, problem: ChainAllocation) -> ChainAllocation:
+        """The problem with the two trips, once the plans of other families that it covers are no better than wanted."""
+        if self.covers and self.estimated and search.cutoff is not None:
+            others = allocation_problem(self.space, self.size, self.layout, alternating=False)
+            clock, most = Clock(Limits(min(search.left, self.slice))), search.cutoff
+            self.alone = FurthestEnd(others, clock).lower_bound(most - 1, most, closely=False) >= most
+        twice = self.alternating and not self.covers
+        return replace(problem, two_trips=True) if twice and not problem.two_trips else problem
 
     def _is_known(self, search: PlanSearch, problem: ChainAllocation) -> bool:
         """True in a tree if the allocation of the node above is one of this node's, and no solve raises the bound."""

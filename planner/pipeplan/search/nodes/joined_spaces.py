@@ -76,7 +76,10 @@ class JoinedSpacesNode(Node):
         return tuple(part for node, _ in self.members for part in node.parts)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Raise the bound of all; if that is not enough, closely where they are alike, then divide them in two."""
+        """Raise the bound of all; if that is not enough, closely where they are alike, then divide them in two.
+
+        What raises nothing closely is not tried on the halves: the nodes have programmes that bound more.
+        """
         if search.cutoff is None:
             return Step.split([node for node, _ in self.members])
         members = [
@@ -85,7 +88,7 @@ class JoinedSpacesNode(Node):
         ]
         whole = together([problem for _, problem in members])
         clock = Clock(Limits(min(search.left, self.slice)))
-        high = max(search.cutoff, self.bound)
+        high, before = max(search.cutoff, self.bound), self.bound
         self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
@@ -95,6 +98,8 @@ class JoinedSpacesNode(Node):
             return Step.split([replace(self, slice=4 * self.slice)])
         parts = halves(np.array([_measures(problem) for _, problem in members]))
         below = [[members[i] for i in part] for part in parts] if all(parts) else [[own] for own in members]
+        if self.closely and self.bound < before * (1 + ESTIMATED_LATER):
+            below = [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
