@@ -58,6 +58,7 @@ def instance(seed: int) -> ChainAllocation:
         objective=("step", "period")[rng.integers(2)],
         in_flight_rule=rule,
         alternating=alternating,
+        two_trips=seed % 3 > 0,
     )
 
 
@@ -86,7 +87,7 @@ def test_no_allocation_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_work_before_and_behind_each_stage_is_at_least_as_stated() -> None:
-    """Of every allocation within the target, at every stage: H, A, and A by the stage's own end."""
+    """Of every allocation within the target, at every stage: H, A, A by the stage's own end, and C."""
     checked = 0
     for seed in SEEDS:
         problem = instance(seed)
@@ -119,6 +120,8 @@ def _check(problem: ChainAllocation, grid: Grid, priced: PricedLayers, stages: A
         assert int(priced.heads(own, usage, start)[0]) <= before[s]
         trips = priced.trips(own, usage, behind, start)
         assert int(trips.through(np.array([0]), end, np.array([work[s]]))[0]) <= before[-1]
+        head, rest = trips.behind(np.array([0]), end, own.share - own.most)
+        assert int(head[0]) <= before[s] and int(rest[0]) <= before[-1] - before[s + 1]
 
 
 def test_programmes_below_the_most_delay_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

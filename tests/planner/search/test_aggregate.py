@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations, pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,13 +17,16 @@ from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
 from pipeplan.search.nodes import layouts
+from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.aggregate_problem import _of_every_team, _problem, _rings, allocation_problem
 from pipeplan.search.space import space
 from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
+from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation.place import Place
+from pipeplan_formulations.common.report import Limits
 
 MODEL = model_of([10] * 4, [10] * 4, saved=[1] * 4, output=[1] * 4, parameters=[0] * 4, sizes=(1,))
 CLUSTER = Cluster("four", {"unit": DeviceKind("unit")}, (Node(("unit",) * 4, Link(10**9, 15)),))
@@ -39,6 +43,21 @@ def test_an_aggregate_that_speaks_for_gpipe_keeps_its_plans_where_it_is_split(mo
     found = pipeplan.solve(MODEL, CLUSTER, job=job)
     assert right.plan.schedule.family == found.plan.schedule.family == "gpipe"
     assert found.bound <= found.value == right.value
+
+
+@pytest.mark.parametrize(("memory", "alone"), [(60, True), (1000, False)])
+def test_an_aggregate_counts_two_trips_where_gpipe_has_to_recompute(monkeypatch, memory: int, alone: bool) -> None:
+    """Then no plan of GPipe is better than the best of 1F1B; with memory to spare the two are bounded together."""
+    model = model_of([10] * 4, [10] * 4, saved=[10] * 4, output=[1] * 4, parameters=[0] * 4, sizes=(1,))
+    monkeypatch.setattr(layouts, "SMALL", 0)
+    space = Space(model, CLUSTER, Job(batch=16, memory=memory, replicas=(1,)))
+    (layout,) = layouts.layouts(space, 16)
+    problem, other = (allocation_problem(space, 1, layout, alternating) for alternating in (True, False))
+    best = allocation.solve(problem, Limits(10)).objective
+    node = AggregateNode(0, space, layout, 1, alternating=True, estimated=True)
+    assert node.covers and not problem.two_trips
+    assert node._of_one_family(SimpleNamespace(cutoff=best + 1, left=10.0), problem).two_trips is alone
+    assert node.alone is alone is (allocation.solve(other, Limits(10)).objective > best)
 
 
 def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
