@@ -88,6 +88,13 @@ def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
     return bound if bound == UNLIMITED else max(bound - rounding, 0)
 
 
+def _closed(bound: int, search: PlanSearch) -> Step[Node] | None:
+    """The end of a node whose plans have a bound: none fits, or none is better; None if some plan may."""
+    if bound >= UNLIMITED:
+        return Step.nothing()
+    return Step.leave(bound) if search.fathoms(bound) else None
+
+
 def by_rows(node: SpaceNode) -> bool:
     """Whether a node's ways are bounded by rows of modes: those of small spaces are by what lies below, too."""
     return isinstance(node, RowsNode) and bounds_rows(node.space)
@@ -146,11 +153,10 @@ class RoundsNode(Node):
         return Turn.LATE
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Bound all plans by the least way if there is a plan to beat, then open the nodes of each way."""
-        if search.cutoff is not None:
-            self.bound = max(self.bound, lower_bound(self._least(), search))
-            if search.fathoms(self.bound):
-                return Step.leave(self.bound)
+        """Bound all plans by the least way, then open the nodes of each way if some plan may fit and be better."""
+        self.bound = max(self.bound, lower_bound(self._least(), search))
+        if closed := _closed(self.bound, search):
+            return closed
         nodes = nodes_of(promising(chain.from_iterable(own.folded[laid] for own in self.ways for laid in own.folded)))
         return Step.split([*together(node for node in nodes if isinstance(node, SpaceNode) and node.size == self.size)])
 
@@ -193,13 +199,15 @@ class LeastWaysNode(Node):
         return turn_of(self.ways[0][0].space)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Raise the bound of all; divide them in two if that is not enough."""
-        if search.cutoff is None or len(self.ways) == 1:
+        """Raise the bound of all; divide them in two if that is not enough, or open all if there is no plan to beat."""
+        if len(self.ways) == 1:
             return Step.split(self._nodes)
-        rows = by_rows(self._nodes[0])
-        self.bound = max(self.bound, self._of_rows(search, search.cutoff) if rows else self._below(search))
-        if search.fathoms(self.bound):
-            return Step.leave(self.bound)
+        rows, most = by_rows(self._nodes[0]), UNLIMITED if search.cutoff is None else search.cutoff
+        self.bound = max(self.bound, self._of_rows(search, most) if rows else self._below(search))
+        if closed := _closed(self.bound, search):
+            return closed
+        if search.cutoff is None:
+            return Step.split(self._nodes)
         for node in self._nodes:
             node.bound = max(node.bound, self.bound)
         parts = halves(np.array([_measures(own[0]) for own in self.ways]))

@@ -1,9 +1,9 @@
 """`Opening`: the teams of one size, until their ways to split layers are priced and their spaces are open."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Model
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 Opened = TypeVar("Opened", covariant=True)
 """What has the spaces of a question: `Spaces`."""
+
+
+class HasModel(Protocol):
+    """A way to split layers: its question, or its spaces."""
+
+    @property
+    def model(self) -> Model:
+        """The costs of one member of a team."""
+
+
+Way = TypeVar("Way", bound=HasModel)
 
 
 @dataclass(eq=False)
@@ -92,15 +103,12 @@ class Opening(Generic[Opened]):
         self.done = True
 
     def leanest(self) -> list[TeamQuestion]:
-        """Return the ways with the least parameters, and the least saved bytes, at the least micro-batch size.
-
-        Nothing if there is no time to price any.
-        """
+        """Return the `leanest` ways at the least micro-batch size; nothing if there is no time to price any."""
         size = min(min(self.least.ways[team].teams.sizes) for team in self.sizes)
         known: list[TeamQuestion] = []
         with suppress(OutOfTimeError):
             known += (each for each in self._priced((size,)) if isinstance(each, TeamQuestion))
-        return [min(known, key=lambda each: bytes_of(each.model)[::order]) for order in (1, -1)] if known else []
+        return leanest(known)
 
     def _sizes_below(self, cutoff: int) -> tuple[int, ...]:
         """The micro-batch sizes at which these teams may have plans below so many nanoseconds."""
@@ -115,9 +123,14 @@ class Opening(Generic[Opened]):
             self.refused = error
 
 
-def bytes_of(model: Model) -> tuple[int, int]:
-    """Return the parameters, and the bytes saved in a pass, of all layers on the first kind of device."""
-    return sum(layer.parameters for layer in model.layers), sum(cost.saved for cost in model.profiles[0].costs)
+def leanest(ways: Sequence[Way]) -> list[Way]:
+    """Return the ways with the least bytes of parameters, and the least saved in a pass on the first kind of device."""
+
+    def lean(way: Way) -> tuple[int, int]:
+        costs = way.model.profiles[0].costs
+        return sum(layer.parameters for layer in way.model.layers), sum(cost.saved for cost in costs)
+
+    return [min(ways, key=lambda way: lean(way)[::order]) for order in (1, -1)] if ways else []
 
 
 def of_size(question: TeamQuestion | MixedQuestion) -> int:

@@ -21,7 +21,7 @@ from pipeplan.schedules import SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate, Laid
 from pipeplan.search.space.mixed import MixedSpace
-from pipeplan.search.space.opening import Opening, of_size
+from pipeplan.search.space.opening import Opening, leanest, of_size
 from pipeplan.search.space.rounds import Rounds, check_halves
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.clock import Clock
@@ -346,10 +346,21 @@ class Spaces:
     def lean(self) -> Iterator[Space]:
         """The spaces in which plans need least memory: without several stages of a device, if there are any.
 
-        With some of teams that are not open, as no plan of theirs fits.
+        Of teams the `leanest` ways, also of those that are not open as no plan of theirs fits.
         """
-        yield from [*self.in_one_round] or self
-        for question in chain.from_iterable(each.leanest() for each in self.openings if each.refuted and not each.done):
+        if not any(True for _ in self.in_one_round):
+            yield from self
+        yield from self._spaces.values()
+        for own in self.sliced.values():
+            yield from own.lean
+        sizes: dict[object, list[Spaces]] = {}
+        for split, own in self.teams.items():
+            sizes.setdefault(split if isinstance(split, Mix) else split.sizes, []).append(own)
+        for own in chain.from_iterable(map(leanest, sizes.values())):
+            yield from own.in_one_round
+        for question in chain.from_iterable(
+            each.leanest() for each in self._openings if each.refuted and not each.done
+        ):
             with suppress(InputError):
                 yield from Spaces(question.model, question.cluster, question.job, question.split).in_one_round
 
