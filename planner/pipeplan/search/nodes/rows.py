@@ -98,10 +98,13 @@ class RowsNode(SpaceNode):
         return turn_of(self.space)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Open the rows that may be better than the incumbent, and try the best of them at once."""
+        """Open the rows that may be better than the incumbent, and try the best of them at once; not if there is one late.
+
+        Then its bound is hardly below the incumbent, and few rows are opened.
+        """
         rows = bounded_rows(self.space, self.size, search.cutoff)
         for row in rows[:1]:
-            if not search.fathoms(row.bound):
+            if not search.fathoms(row.bound) and (search.cutoff is None or self.turn is not Turn.LATE):
                 try_row(search, self.space, self.size, row)
         nodes = [UnplacedNode(max(row.bound, self.bound), self.space, self.size, row.modes) for row in rows]
         return Step.split(nodes) if search.cutoff is None else Step.leave(search.cutoff, nodes)
