@@ -98,9 +98,9 @@ class RowsNode(SpaceNode):
         return turn_of(self.space)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Open the rows that may be better than the incumbent, and try the best of them at once; not if there is one late.
+        """Open the rows that may be better than the incumbent, and try the best of them at once, but not late.
 
-        Then its bound is hardly below the incumbent, and few rows are opened.
+        Then there is an incumbent, and most rows are closed by it before they have their turn.
         """
         rows = bounded_rows(self.space, self.size, search.cutoff)
         for row in rows[:1]:
