@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.units import format_time
@@ -21,29 +21,26 @@ from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
-from pipeplan_executor.optim.stage_optimizers import stage_optimizers
-from pipeplan_executor.optim.updates import Updates, require_stated, shares
-from pipeplan_executor.runtime.engine import Engine, is_small
+from pipeplan_executor.optim.updates import require_stated, shares
 from pipeplan_executor.runtime.process_groups import LastReplicas, group_apart
-from pipeplan_executor.runtime.program.lower import lower, lower_forward
-from pipeplan_executor.runtime.program.rolling import lower_rolling
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.rolling import RollingEngine
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.sharding.shards import ParameterShard
-from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
+from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan
 from pipeplan_executor.stages.on_meshes import on_meshes
-from pipeplan_executor.stages.precision import LossScale, sharing_casts
-from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
+from pipeplan_executor.stages.precision import sharing_casts
+from pipeplan_executor.stages.seeds import Moment, preserved_random_state
 from pipeplan_executor.stages.source import Source
 from pipeplan_executor.stages.split import fit
-from pipeplan_executor.stages.stage import StageWork
-from pipeplan_executor.stages.stage_module import StageModule, evaluating
+from pipeplan_executor.stages.stage_module import evaluating
 from pipeplan_executor.train.data import Share, batches
-from pipeplan_executor.train.delay import Delay, Version, check_delayed, share_what_stays
+from pipeplan_executor.train.delay import Delay, check_delayed, share_what_stays
 from pipeplan_executor.train.rank_stages import RankStages
+from pipeplan_executor.train.tracker import OnNumbers, Tracker
+from pipeplan_executor.train.training import Training
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
@@ -133,7 +130,7 @@ class Pipeline:
         precision: str | None = None,
         tensor_parallel: TensorParallel | int | None = None,
         evaluates: bool = True,
-        on_step: Callable[[Mapping[str, float]], object] | None = None,
+        on_step: OnNumbers | None = None,
     ) -> None:
         wanted = declared(plan, tensor_parallel)
         processes = Processes.of(plan, wanted.size)
@@ -164,16 +161,26 @@ class Pipeline:
         # their optimisers, seeds of the layers that draw random numbers, and forwards and backwards
         trained = (each for module in held.modules.values() for each in module.parameters())
         require_stated(plan, trained, own=optimizer is not None)
-        build = optimizer or partial(build_optimizer, plan.optimizer, rate=learning_rate)
-        apart = group_apart() if plan.staleness else None
-        version = partial(self._version, build=build, schedule=scheduler, clip=clip, group=apart)
         self._last = len(plan.stages) - 1
-        first = version(held)
+        apart = group_apart() if plan.staleness else None
+        training = Training(
+            fitted,
+            held.tensor_group,
+            self._loss,
+            self.moment,
+            device=self.device,
+            precision=precision,
+            optimizer=optimizer or partial(build_optimizer, plan.optimizer, rate=learning_rate),
+            scheduler=scheduler,
+            clip=clip,
+            group=apart,
+        )
+        first = training.version(held)
         self._delay: Delay | None = None
         if apart is not None:
             other = hold()
             share_what_stays(held.modules, other.modules)
-            self._delay = Delay(first, version(other, twin=first), apart, self.device)
+            self._delay = Delay(first, training.version(other, twin=first), apart, self.device)
         self.modules, self.updates, self._stages = first
         if plan.priority and self.updates.needs_all_sums and self.logs:
             warnings.warn(
@@ -186,76 +193,12 @@ class Pipeline:
         for number, fully in self._fully.items():
             self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)
         # the steps of the plan on this rank
-        self._on_step = on_step
+        self._tracker = Tracker(on_step if self.logs else None, plan.batch)
         self._share = Share.of(plan, rank, weighted=self.workload.weight is not None)
         self._last_replicas = LastReplicas(plan.schedule, held.replicas.get(self._last))
-        self._engine = self._make_engine(Routes(processes, rank, self.tensor_group.tensor_rank, fitted.tokens))
+        routes = Routes(processes, rank, self.tensor_group.tensor_rank, fitted.tokens)
+        self._engine, self._planned = training.engine(first, self._once_per_step, self.recorder, routes)
         self._updates = True
-
-    def _version(
-        self,
-        held: RankStages,
-        *,
-        build: OptimizerFactory,
-        schedule: SchedulerFactory | None,
-        clip: float | None,
-        group: dist.ProcessGroup | None,
-        twin: Version | None = None,
-    ) -> Version:
-        """Return this rank's stages with their optimisers and works; a ``twin`` has the same optimisers."""
-        fitted, plan, modules = self.fitted, self.fitted.plan, held.modules
-        twins = None if twin is None else twin.updates.optimizers
-        optimizers = stage_optimizers(fitted, modules, build, schedule, self.tensor_group, held.shards, twins)
-        scale = None
-        if self.precision == "fp16":
-            if any(own.lost for own in plan.priority):
-                raise PlanError(
-                    "gradients of fp16 belong to a scaled loss, whose scale changes between steps: what the plan lets "
-                    "one step leave out cannot be added to the next one's. Use bf16, or solve again without "
-                    "--loss-budget"
-                )
-            scale = LossScale(self.device, group, None if twin is None else twin.updates.scale)
-        updates = Updates(optimizers, plan.optimizer, self.device, clip, scale, plan.state_bytes, group)
-        for number, module in modules.items():
-            numbered = zip(fitted.span(number), module.layers, strict=True)
-            seed_layers([(place, layer) for place, layer in numbered if fitted.flow.draws[place]], self.moment)
-        return Version(modules, updates, self._make_stages(modules, updates))
-
-    def _make_engine(self, routes: Routes) -> Engine:
-        plan, rank, boundaries = self.fitted.plan, self.tensor_group.rank, self.fitted.boundaries
-        small, zero1, tied = partial(is_small, boundaries=boundaries), plan.zero == 1, plan.pipeline.tied
-        only_forward = lower_forward(plan.schedule, small, bool(sharded_stages(plan)))[rank]
-        options = only_forward, self._once_per_step, self.recorder, self.device, self.moment, routes
-        if plan.staleness:
-            rolling = lower_rolling(plan.schedule, small, zero1, tied, self.updates.needs_all_sums)[rank]
-            return RollingEngine(self._stages, boundaries, rolling, *options)
-        steps = lower(plan.schedule, small, zero1=zero1, tied=tied)[rank]
-        if self.updates.needs_all_sums:  # `compute` then updates after the last step
-            steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
-        # stages whose update is one of the steps
-        self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
-        return Engine(self._stages, boundaries, steps, *options)
-
-    def _make_stages(self, modules: Mapping[int, StageModule], updates: Updates) -> dict[int, StageWork]:
-        split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}
-        for action in self.plan.schedule.orders[self.tensor_group.rank]:
-            if action.kind is Kind.INPUT_GRADIENT:
-                split_backwards[action.stage].add(action.micro_batch)
-        boundaries = self.fitted.boundaries
-        return {
-            number: StageWork(
-                module,
-                boundaries[number],
-                self._loss if number == self._last else None,
-                split_backwards[number],
-                number,
-                self.device,
-                self.precision,
-                updates.scale,
-                updates.optimizers[number].buckets,
-            )
-            for number, module in modules.items()
-        }
 
     @property
     def holds_first(self) -> bool:
@@ -301,7 +244,9 @@ class Pipeline:
             loss = self.shared_loss(losses)
         else:
             loss = self._delay.exchange_loss(losses, self.tensor_group.tensor_rank == 0)
-        self._track(loss, time.perf_counter() - began, self.moment.step - (self._delay is not None))
+        self._tracker.tell(
+            loss, time.perf_counter() - began, self.moment.step - (self._delay is not None), self.updates
+        )
         return loss
 
     def drain(self) -> float:
@@ -316,7 +261,7 @@ class Pipeline:
         began = time.perf_counter()
         self._end()
         loss = self._delay.exchange_loss(None, False)
-        self._track(loss, time.perf_counter() - began, self.moment.step)
+        self._tracker.tell(loss, time.perf_counter() - began, self.moment.step, self.updates)
         return loss
 
     def _end(self) -> None:
@@ -330,22 +275,6 @@ class Pipeline:
                 self._engine.end()
         self.moment.step, (self.modules, self.updates, self._stages) = step, self._delay.newest
         self._engine.infer_on(self._stages)
-
-    def _track(self, loss: float, seconds: float, step: int) -> None:
-        """Tell the tracker about a step that has ended."""
-        if self._on_step is not None and self.logs and step and not math.isnan(loss):
-            self._on_step(self._numbers(loss, seconds, step))
-
-    def _numbers(self, loss: float, seconds: float, step: int) -> dict[str, float]:
-        """Return what is known of a step, by the names that trackers get."""
-        found = {"step": step, "loss": loss, "step_time_s": seconds}
-        found["samples_per_s"] = self.plan.batch / seconds
-        groups = [each.optimizer.param_groups[0] for each in self.updates.optimizers.values() if each.optimizer]
-        if groups:
-            found["learning_rate"] = float(groups[0]["lr"])
-        if self.updates.norm is not None:
-            found["gradient_norm"] = float(self.updates.norm)
-        return found
 
     def batches(
         self, dataset: Any, *, seed: int = 0, epoch: int = 0, shuffle: bool = True, first: int = 0, **loading: Any
