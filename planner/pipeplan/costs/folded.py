@@ -112,6 +112,11 @@ def least_largest(folding: Folding, layers: Array) -> Array:
     return found
 
 
+def of_rounds(folding: Folding, layers: Array) -> Array:
+    """Return what each run has together, shape (rounds, super layers)."""
+    return _runs(folding, layers)
+
+
 def _runs(folding: Folding, layers: Array, join: np.ufunc = np.add) -> Array:
     """What each run has, shape (rounds, super layers)."""
     rows = []

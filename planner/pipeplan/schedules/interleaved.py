@@ -72,6 +72,7 @@ INTERLEAVED = PlacedFamily(
     "1F1B over several stages per device, round by round; a bubble of 1 / chunks, more activations and transfers",
     chunks=None,
     held=_held,
+    at_ends=lambda devices, micro_batches: (rounds(devices, micro_batches)[0], rounds(devices, micro_batches)[-1]),
 )
 
 

@@ -53,6 +53,9 @@ class PlacedFamily:
         Whether some backwards are joined although it splits others.
     held : callable, optional
         ``held(devices, micro_batches, chunks)`` returns `in_flight`; by default lists are written and counted.
+    at_ends : callable
+        ``at_ends(devices, micro_batches)`` returns how many forwards of each earlier chunk a device of a loop runs
+        before the first one of its last chunk, and how many backwards of each behind the last one of that.
     """
 
     name: str
@@ -64,6 +67,7 @@ class PlacedFamily:
     even: bool = False
     joins: bool = False
     held: Callable[[int, int, int], tuple[int, ...]] | None = None
+    at_ends: Callable[[int, int], tuple[int, int]] = lambda _, micro_batches: (micro_batches, micro_batches)
 
     @property
     def in_rounds(self) -> bool:

@@ -25,6 +25,7 @@ from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import SpaceNode, UnplacedNode
+from pipeplan.search.nodes.round_waits import RoundWaits
 from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight
 from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import ANY, PAIRS, Space
@@ -116,11 +117,13 @@ class RowTables(ShapeTables):
     def of_rows(self, rows: Sequence[Modes]) -> Iterator[Row]:
         """Yield the least bound over all partitions of each row, in nanoseconds; `NEVER` where none fits."""
         deepest, n = max(map(len, rows)), self._forward.shape[1] - 1
-        keys: dict[tuple[int, int, int, int], int] = {}
+        keys: dict[tuple[int, ...], int] = {}
         stages = np.full((len(rows), deepest), -1)
         for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
             for s, (mode, (held, late)) in enumerate(zip(modes, counts, strict=True)):
-                stages[number, s] = keys.setdefault((mode.device_class, mode.replicas, held, late), len(keys))
+                place = (0, 0) if self._round_waits is None else (s, len(modes))
+                key = mode.device_class, mode.replicas, held, late, *place
+                stages[number, s] = keys.setdefault(key, len(keys))
         depth = np.array([len(modes) for modes in rows])
         way, ending, trip, least = self._terms(*np.array([*keys]).T)
         there, hop = self._hop
@@ -181,7 +184,13 @@ class RowTables(ShapeTables):
         there = int((self._send[..., cuts] + self._latency[..., None]).min(initial=NEVER)) if len(cuts) else 0
         return there, 2 * there
 
-    def _terms(self, kind: Array, replicas: Array, held: Array, late: Array) -> tuple[Array, Array, Array, Array]:
+    @cached_property
+    def _round_waits(self) -> RoundWaits | None:
+        return None if self._space.unfolding is None else RoundWaits(self._space, self._size, self._hop[0])
+
+    def _terms(
+        self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array
+    ) -> tuple[Array, Array, Array, Array]:
         """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
 
         Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; and that
@@ -203,6 +212,10 @@ class RowTables(ShapeTables):
         around = self._forward + self._backward if self._turns else ahead[1]  # all stages of a V, one of a loop
         there, both, trip = (np.insert(np.cumsum(np.diff(row).min(axis=0)), 0, 0) for row in (*ahead, around))
         busy = many * (forward + backward)
+        if self._round_waits is not None:
+            back = np.insert(np.cumsum(np.diff(self._first_backward, axis=1).min(axis=0)), 0, 0)
+            ahead, repeated = np.stack([both - back, both - there]), np.where(fits, longer, 0)
+            busy = busy + self._round_waits.of((kind, replicas, device, depth), (a, b), ahead, repeated)
         served = np.maximum((many - 1) * forward, late[:, None] * forward + (many - 1) * backward)
         if self._turns:
             served = (many - 1) * self._each_of(np.maximum(forward, plain))

@@ -138,7 +138,7 @@ class ShapeTables:
     """
 
     def __init__(self, space: Space, size: int, widest: int | None = None, hiding: Prices | None = None) -> None:
-        self._space, self._many = space, space.job.batch // size
+        self._space, self._size, self._many = space, size, space.job.batch // size
         classes, prices, job = space.classes, space.prices, space.job
         most = widest or min(max(len(each.devices) for each in classes), self._many)
         tables = [prices.table(each.kind, size) for each in classes]
@@ -179,7 +179,7 @@ class ShapeTables:
             for table in tables
         ]
         # By class before and behind a boundary: bytes received, and the least time and latency of a hop.
-        links = [[_hops(space, a, b) for b in classes] for a in classes]
+        links = [[hops_between(space, a, b) for b in classes] for a in classes]
         crossing = [[prices.crossing(a.kind, b.kind, size) for b in classes] for a in classes]
         self._received = np.stack([[np.pad(each.received, 1) for each in row] for row in crossing])
         self._send = np.stack(
@@ -309,7 +309,7 @@ def _least(options: SpanOptions, a: Array, b: Array, held: Array, spare: Array) 
     return least
 
 
-def _hops(space: Space, before: DeviceClass, behind: DeviceClass) -> list[Link]:
+def hops_between(space: Space, before: DeviceClass, behind: DeviceClass) -> list[Link]:
     """The links that may join a stage on devices of one class to one of another class, or of the same."""
     links = possible_links(before, behind, space.cluster.between(before.kind, behind.kind))
     if before is behind and before.per_node == 1:
