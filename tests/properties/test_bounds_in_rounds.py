@@ -16,7 +16,8 @@ from pipeplan.costs import folded, table
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes.least_ways import least_rows
-from pipeplan.search.nodes.rows import RowTables, bounded_rows, bounds_rows
+from pipeplan.search.nodes.row_tables import RowTables, bounds_rows
+from pipeplan.search.nodes.rows import bounded_rows
 from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
 from pipeplan.search.space import candidates
 from pipeplan.search.space.candidates import Candidate

@@ -15,7 +15,8 @@ from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.graph.reach import applies
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
-from pipeplan.search.nodes.rows import RowsNode, bounds_rows
+from pipeplan.search.nodes.row_tables import bounds_rows
+from pipeplan.search.nodes.rows import RowsNode
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.mixed import MixedSpace

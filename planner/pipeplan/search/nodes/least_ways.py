@@ -25,7 +25,8 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
-from pipeplan.search.nodes.rows import Row, RowsNode, bounded_rows, bounds_rows, try_row, turn_of
+from pipeplan.search.nodes.row_tables import Row, bounds_rows
+from pipeplan.search.nodes.rows import RowsNode, bounded_rows, try_row, turn_of
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan.search.space.spaces import Spaces

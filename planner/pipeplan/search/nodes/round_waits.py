@@ -20,6 +20,11 @@ from pipeplan_formulations.common.layer_tables import sums_before
 Modes = tuple[Array, Array, Array, Array]
 
 
+def waits_between_rounds(space: Space) -> bool:
+    """Return True if such waits are known: of whole backwards in a loop."""
+    return space.unfolding is not None and not space.unfolding.folding.turns and not space.splits
+
+
 class RoundWaits:
     """Least waits of devices in rows of modes, in nanoseconds, beside what `RowTables` counts.
 

@@ -1,44 +1,31 @@
-"""`RowsNode`: rows of modes at a micro-batch size, bounded together by one programme over the layers, or super layers.
+"""`RowsNode`: rows of modes at a micro-batch size, bounded together (`nodes.row_tables`).
 
-::
+Rows below the incumbent are placed on devices, one by one. Of devices with several stages each partitions follow, by
+the same bound::
 
-    row        a stage of 2 replicas, and two of 1, on any nodes
-    layers     0 1 2 3 4 5 6 7        reach(s, e): the least of the largest bound of stages 0 … s − 1,
-               │   2   │ 1 │ 1 │                   over all partitions of the layers before e
-
-What depends on the nodes, or on other stages, is the least that it may be (docs/bounds/chain.md, "Rows of modes"). Rows
-below the incumbent are placed on devices, one by one.
+    row           a device of 2 replicas …                      the least bound of its partitions
+    partition     │ 0 1 2 │ 3 4 5 │ 6 7 │                       simulated
+    the others    first cut before 3, or behind; at 3 and the second one before 6, or behind; …
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import groupby, islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from math import comb
-from typing import NamedTuple
 
 import numpy as np
 
-from pipeplan.core.cluster import Overlap
-from pipeplan.core.job import SHARDED, Objective
 from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
-from pipeplan.search.nodes.device_groups import SpaceNode, UnplacedNode
-from pipeplan.search.nodes.round_waits import RoundWaits
-from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight
-from pipeplan.search.space.device_groups import Modes
-from pipeplan.search.space.space import ANY, PAIRS, Space
-from pipeplan_formulations.common.span_options import IMPOSSIBLE
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode, UnplacedNode
+from pipeplan.search.nodes.partitions import recomputes_least, simulate
+from pipeplan.search.nodes.row_tables import Row, RowTables, bounds_rows
+from pipeplan.search.nodes.round_waits import waits_between_rounds
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import PAIRS, Space
+from pipeplan_formulations.partition.listing import few
 from pipeplan_formulations.partition.spans import NEVER
-
-
-def bounds_rows(space: Space) -> bool:
-    """Return True if rows of modes are bounded together; not where that is unproved, or they have waiting passes."""
-    job, model = space.job, space.model
-    step = job.objective is Objective.STEP and not job.staleness and job.level < SHARDED
-    whole = model.slicing is None and (model.folding is not None or not space.splits)
-    return step and whole and space.few and space.cluster.overlap is Overlap.COPY and ANY not in job.schedules
 
 
 def turn_of(space: Space) -> Turn:
@@ -53,14 +40,6 @@ def turn_of(space: Space) -> Turn:
         return Turn.LATE
     layers, devices = len(space.model.unfolded.layers), len(space.cluster.devices)
     return Turn.LATE if comb(layers - 1, min(devices, layers) - 1) <= PAIRS else Turn.BY_BOUND
-
-
-class Row(NamedTuple):
-    """A row of modes with a lower bound in nanoseconds, and what finds the partition that has it, if it is known."""
-
-    bound: int
-    modes: Modes
-    partition: Callable[[], Boundaries] | None = None
 
 
 def bounded_rows(space: Space, size: int, most: int | None = None, hiding: Prices | None = None) -> list[Row]:
@@ -107,149 +86,109 @@ class RowsNode(SpaceNode):
         for row in rows[:1]:
             if not search.fathoms(row.bound) and (search.cutoff is None or self.turn is not Turn.LATE):
                 try_row(search, self.space, self.size, row)
-        nodes = [UnplacedNode(max(row.bound, self.bound), self.space, self.size, row.modes) for row in rows]
+        below = FoldedRowNode if bounds_rows(self.space) and waits_between_rounds(self.space) else UnplacedNode
+        nodes = [below(max(row.bound, self.bound), self.space, self.size, row.modes) for row in rows]
         return Step.split(nodes) if search.cutoff is None else Step.leave(search.cutoff, nodes)
 
 
-class RowTables(ShapeTables):
-    """Least times and bytes of layers, or super layers, and the programme over them."""
+@dataclass
+class FoldedRowNode(UnplacedNode):
+    """The device groups of one row of devices with several stages each."""
 
-    def of_rows(self, rows: Sequence[Modes]) -> Iterator[Row]:
-        """Yield the least bound over all partitions of each row, in nanoseconds; `NEVER` where none fits."""
-        deepest, n = max(map(len, rows)), self._forward.shape[1] - 1
-        keys: dict[tuple[int, ...], int] = {}
-        stages = np.full((len(rows), deepest), -1)
-        for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
-            for s, (mode, (held, late)) in enumerate(zip(modes, counts, strict=True)):
-                place = (0, 0) if self._round_waits is None else (s, len(modes))
-                key = mode.device_class, mode.replicas, held, late, *place
-                stages[number, s] = keys.setdefault(key, len(keys))
-        depth = np.array([len(modes) for modes in rows])
-        way, ending, trip, least = self._terms(*np.array([*keys]).T)
-        there, hop = self._hop
+    def advance(self, search: PlanSearch) -> Step[Node]:  # noqa: ARG002
+        """Place the row; below are lists of partitions, or the partitions in the order of the row's bounds."""
+        stages: list[Array] = []
+        nodes: list[Node] = []
+        for groups in self.space.placing.of(self.modes):
+            candidates = self.space.candidates(groups, self.size)
+            if few(candidates[0].problem):
+                nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size))
+                continue
+            stages = stages or RowTables(self.space, self.size).stages_of(self.modes)
+            every = ((s, stages[0].shape[0] - 1) for s in range(len(stages)))
+            node = FoldedPartitionsNode.within(self.bound, candidates, stages, tuple(every))
+            nodes += [] if node is None else [node]
+        return Step.split(nodes)
 
-        def largest(own: Array, s: int) -> Array:
-            """The largest bound of stage s of some rows, by its end and its first layer."""
-            at, once = stages[own, s], least[stages[own, 0]]
-            worst: Array = way[at]
-            other: Array = ending[at]
-            worst += (once + s * hop)[:, None, None]
-            other += s * there
-            np.maximum(worst, other, out=worst)
-            np.take(trip, at, axis=0, out=other)
-            other += (once + hop * (depth[own] - 1))[:, None, None]
-            np.maximum(worst, other, out=worst)
-            return worst
 
-        # reach[s][row, e]: the least of the largest bound of the stages before s, which hold layers 0 … e − 1
-        reach = [np.full((len(rows), n + 1), NEVER)]
-        reach[0][:, 0] = 0
-        for s in range(deepest):
-            own, after = np.flatnonzero(depth > s), np.full((len(rows), n + 1), NEVER)
-            worst = largest(own, s)
-            after[own] = np.maximum(worst, reach[s][own, None, :], out=worst).min(axis=2)
+@dataclass
+class FoldedPartitionsNode(Node):
+    """Partitions of device groups with several stages each, whose edges lie in given ranges.
+
+    Attributes
+    ----------
+    candidates : sequence of Candidate
+        One for each family.
+    stages : sequence of array
+        The row's bound of each stage, by its end and its first layer.
+    ranges : tuple of (int, int)
+        Least and largest first layer of each stage.
+    best : tuple of int
+        The partition of least bound.
+    """
+
+    bound: int
+    candidates: Sequence[Candidate] = field(repr=False)
+    stages: Sequence[Array] = field(repr=False)
+    ranges: tuple[tuple[int, int], ...]
+    best: Boundaries
+
+    @classmethod
+    def within(
+        cls,
+        least: int,
+        candidates: Sequence[Candidate],
+        stages: Sequence[Array],
+        ranges: tuple[tuple[int, int], ...],
+    ) -> "FoldedPartitionsNode | None":
+        """The node of such ranges, if they hold a partition; its bound is ``least`` or more."""
+        n = stages[0].shape[0] - 1
+        reach = [np.full(n + 1, NEVER)]
+        reach[0][0] = 0
+        for own, (low, high) in zip(stages, (*ranges[1:], (n, n)), strict=True):
+            after = np.full(n + 1, NEVER)
+            after[low : high + 1] = np.maximum(own[low : high + 1], reach[-1]).min(axis=1)
             reach.append(after)
-        for number, modes in enumerate(rows):
-            bound = int(reach[len(modes)][number, n])
-            yield Row(min(bound, NEVER), modes, partial(self._traced, largest, reach, number, len(modes)))
-
-    def _traced(
-        self, largest: Callable[[Array, int], Array], reach: Sequence[Array], number: int, depth: int
-    ) -> Boundaries:
-        """The partition of a row that has its bound."""
-        edges, own = [reach[0].shape[1] - 1], np.array([number])
-        for s in reversed(range(depth)):
-            edges.append(int(np.maximum(largest(own, s)[0, edges[-1]], reach[s][number]).argmin()))
-        return tuple(reversed(edges))
-
-    def _in_flight(self, rows: Sequence[Modes]) -> Iterator[list[tuple[int, int]]]:
-        """Yield for each stage of each row what its memory holds, and the forwards behind its first backward.
-
-        The least of each; none of the latter are known where a device has several stages.
-        """
-        space, widths = self._space, [tuple(mode.replicas for mode in modes) for modes in rows]
-        known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        for depth, same in groupby(sorted(set(widths), key=len), key=len):
-            every = np.array([*same]).reshape(-1, depth)
-            held, most = counts_in_flight(space, space.families, space.free, every, self._many)
-            late = np.maximum(-(-self._many // every) - np.maximum(most, 1), 0) * (space.unfolding is None)
-            for own, *counts in zip(every.tolist(), held.tolist(), late.tolist(), strict=True):
-                known[tuple(own)] = [*zip(*counts, strict=True)]
-        return (known[own] for own in widths)
-
-    @cached_property
-    def _hop(self) -> tuple[int, int]:
-        """Least nanoseconds of a hop one way, and there and back."""
-        cuts = np.flatnonzero(self._space.constraints.cuts)
-        there = int((self._send[..., cuts] + self._latency[..., None]).min(initial=NEVER)) if len(cuts) else 0
-        return there, 2 * there
-
-    @cached_property
-    def _round_waits(self) -> RoundWaits | None:
-        return None if self._space.unfolding is None else RoundWaits(self._space, self._size, self._hop[0])
-
-    def _terms(
-        self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
-
-        Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; and that
-        ending, the least of each mode.
-        """
-        n = self._forward.shape[1] - 1
-        a, b = np.triu_indices(n + 1, 1)
-        ends = np.append(self._space.constraints.cuts, True)[b - 1]
-        a, b = a[ends], b[ends]
-        c, w, k = kind[:, None], replicas[:, None] - 1, held[:, None]
-        many = -(-self._many // replicas)[:, None]
-        forward, weight = (row[c, b] - row[c, a] for row in (self._forward, self._weight))
-        longer = self._repeated(kind, w, a, b, k)
-        fits = longer < IMPOSSIBLE
-        plain = self._backward[c, b] - self._backward[c, a]
-        backward = plain + np.where(fits, longer, 0)
-        finish = self._reductions((c, w), a, b) + self._update[c, w, b] - self._update[c, w, a]
-        ahead = self._first_forward, self._first_forward + self._first_backward
-        around = self._forward + self._backward if self._turns else ahead[1]  # all stages of a V, one of a loop
-        there, both, trip = (np.insert(np.cumsum(np.diff(row).min(axis=0)), 0, 0) for row in (*ahead, around))
-        busy = many * (forward + backward)
-        if self._round_waits is not None:
-            back = np.insert(np.cumsum(np.diff(self._first_backward, axis=1).min(axis=0)), 0, 0)
-            ahead, repeated = np.stack([both - back, both - there]), np.where(fits, longer, 0)
-            busy = busy + self._round_waits.of((kind, replicas, device, depth), (a, b), ahead, repeated)
-        served = np.maximum((many - 1) * forward, late[:, None] * forward + (many - 1) * backward)
-        if self._turns:
-            served = (many - 1) * self._each_of(np.maximum(forward, plain))
-        service = trip[-1] - (trip[b] - trip[a]) + forward + backward + served
-        terms = both[a] + busy, there[a] + busy + many * weight + finish, service
-
-        def on_spans(each: Array) -> Array:
-            dense = np.full((len(kind), n + 1, n + 1), NEVER)
-            dense[:, b, a] = np.where(fits, each, NEVER)
-            return dense
-
-        last = self._first_weight[c, b] - self._first_weight[c, a]
-        first = np.where(fits & (a == 0), finish + last, NEVER).min(axis=1)
-        way, ending, trip = map(on_spans, terms)
-        return way, ending, trip, np.where(first < NEVER, first, 0)
+        if reach[-1][n] >= NEVER:
+            return None
+        edges = [n]
+        for own, before in zip(reversed(stages), reversed(reach[:-1]), strict=True):
+            edges.append(int(np.maximum(own[edges[-1]], before).argmin()))
+        return cls(max(least, int(reach[-1][n])), candidates, stages, ranges, tuple(reversed(edges)))
 
     @property
-    def _turns(self) -> bool:
-        """Whether stages lie in a V."""
-        return self._space.unfolding is not None and self._space.unfolding.folding.turns
+    def rank(self) -> tuple[int, ...]:
+        """As device groups."""
+        return (1, len(self.stages))
 
-    def _each_of(self, passes: Array) -> Array:
-        """What passes of a device take on each of its stages in the mean."""
-        each: Array = passes // self._space.model.rounds
-        return each
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Simulate the partition of least bound under each family, and open the ranges of the others."""
+        left: list[int] = []
+        for candidate in self.candidates:
+            if not search.affords(candidate):
+                return Step.leave(self.bound)
+            bound = candidate.problem.evaluate(self.best, optimistic=True)
+            if search.fathoms(bound):
+                left.append(bound)
+                continue
+            if candidate.fits(self.best):
+                simulate(search, candidate, self.best)
+            if not recomputes_least(candidate, self.best):
+                left.append(max(self.bound, bound))
+        below = []
+        for ranges in self._others():
+            node = self.within(self.bound, self.candidates, self.stages, ranges)
+            if node is not None and search.fathoms(node.bound):
+                left.append(node.bound)
+            elif node is not None:
+                below.append(node)
+        return Step.leave(min(left), below) if left else Step.split(below)
 
-    def _repeated(self, kind: Array, width: Array, a: Array, b: Array, held: Array) -> Array:
-        """Least recomputed forward time with which spans fit; a lower bound, `IMPOSSIBLE` where nothing fits."""
-        received, longer = self._received.min(axis=0), np.zeros((len(kind), len(a)), np.int64)
-        for number, options in enumerate(self._options):
-            own = np.flatnonzero(kind == number)
-            w, k = width[own], held[own]
-            resident = self._resident[number, w, b] - self._resident[number, w, a]
-            kept = self._saved[number, b] - self._saved[number, a] + np.where(a > 0, received[number, a], 0)
-            spare = self._limit[number] - resident - k * kept
-            longer[own] = options.quick_lower_bound(a, b, k, spare)
-        return longer
+    def _others(self) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield the ranges of all other partitions: the s-th cut before that of this one, or behind, others alike."""
+        for s, edge in list(enumerate(self.best))[1:-1]:
+            low, high = self.ranges[s]
+            alike = tuple((b, b) for b in self.best[:s])
+            for own in ((low, edge - 1), (edge + 1, high)):
+                if own[0] <= own[1]:
+                    yield (*alike, own, *self.ranges[s + 1 :])
