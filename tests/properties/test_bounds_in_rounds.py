@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from helpers.quick import rarely
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.costs import folded, table
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.evaluate import evaluate
+from pipeplan.search.nodes import rows
 from pipeplan.search.nodes.least_ways import least_rows
 from pipeplan.search.nodes.row_tables import RowTables, bounds_rows
-from pipeplan.search.nodes.rows import bounded_rows
+from pipeplan.search.nodes.rows import FoldedPartitionsNode, bounded_rows
 from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
 from pipeplan.search.space import candidates
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Mode, Modes
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.solve import solve
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition import ChainPartition
@@ -240,6 +242,27 @@ def all_served_at_once(own: RowTables) -> None:
     own._each_of = lambda passes: passes  # type: ignore[method-assign]
 
 
+def slower_around(own: RowTables) -> None:
+    """As if the way from the last device to the first took twice as long."""
+    assert own._round_waits is not None
+    own._round_waits._around = 2 * own._round_waits._around + 3
+
+
+def fewer(place: int) -> Callable[[RowTables], None]:
+    """As if a device ran fewer actions before it waits."""
+
+    def wrong(own: RowTables) -> None:
+        assert own._round_waits is not None
+        counts = own._round_waits._counts
+
+        def less(*asked: Any) -> tuple[int, ...]:
+            return tuple(max(count - (number == place), 0) for number, count in enumerate(counts(*asked)))
+
+        own._round_waits._counts = less  # type: ignore[method-assign,assignment]
+
+    return wrong
+
+
 @pytest.mark.parametrize(
     ("wrong", "number"),
     [
@@ -248,6 +271,11 @@ def all_served_at_once(own: RowTables) -> None:
         (last_weights_of_all, 39),
         (weights_on_the_way, 5),
         (all_served_at_once, 116),
+        (slower_around, 35),
+        (fewer(0), 35),
+        (fewer(1), 23),
+        (fewer(2), 35),
+        (fewer(3), 225),
     ],
 )
 def test_bounds_of_rows_of_more_than_the_least_are_noticed(
@@ -300,3 +328,43 @@ def test_shapes_of_whole_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     """A micro-batch passes one stage of a device before the next device has it."""
     monkeypatch.setattr(ShapeTables, "_first_to_pass", lambda *_: None)
     assert [*shapes_beaten(range(1_630_000, 1_630_010))]
+
+
+def in_loops(number: int) -> Document:
+    """A random question of which partitions may follow by the bounds of rows."""
+    random, document = Random(f"in loops {number}"), asked(number)
+    document["cluster"]["overlap"] = True
+    document["job"] |= {"schedules": [random.choice(("interleaved", "looped-bfs"))], "chunks": [random.choice((2, 3))]}
+    return document
+
+
+def step_of(document: Document) -> int | str:
+    """The step of the proved plan in nanoseconds, or that there is none."""
+    model, cluster, job = objects(document)
+    try:
+        found = solve(model, cluster, job=job, time_limit=60, gap=0)
+    except (InputError, InfeasibleError) as error:
+        return type(error).__name__
+    assert found.bound == found.value
+    return found.value
+
+
+@pytest.mark.parametrize("numbers", [range(6), rarely(range(6, 300))], ids=len)
+def test_partitions_by_rows_are_those_of_lists(monkeypatch: pytest.MonkeyPatch, numbers: Iterable[int]) -> None:
+    """Where partitions are too many for a list they follow by the bound of their row, to the same best plan."""
+    seen: list[object] = []
+    every = [in_loops(number) for number in numbers]
+    by_lists = [step_of(document) for document in every]
+    monkeypatch.setattr(rows, "few", seen.append)
+    assert [step_of(document) for document in every] == by_lists
+    assert len(seen) > len(every)
+
+
+def test_partitions_that_no_range_holds_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no other partition had its first differing cut before that of the one simulated."""
+    document, others = in_loops(19), FoldedPartitionsNode._others
+    best = step_of(document)
+    monkeypatch.setattr(rows, "few", lambda _: False)
+    assert step_of(document) == best
+    monkeypatch.setattr(FoldedPartitionsNode, "_others", lambda own: [*others(own)][1::2])
+    assert step_of(document) != best

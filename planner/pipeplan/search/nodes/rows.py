@@ -20,8 +20,8 @@ from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode, UnplacedNode
 from pipeplan.search.nodes.partitions import recomputes_least, simulate
-from pipeplan.search.nodes.row_tables import Row, RowTables, bounds_rows
 from pipeplan.search.nodes.round_waits import waits_between_rounds
+from pipeplan.search.nodes.row_tables import Row, RowTables, bounds_rows
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import PAIRS, Space
 from pipeplan_formulations.partition.listing import few
