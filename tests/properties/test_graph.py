@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from helpers.graphs import exhaustive, graph_partitions, judge
 from helpers.happening import happens
 from pipeplan_formulations import graph
+from pipeplan_formulations.common.clock import no_limit
 from pipeplan_formulations.common.mip.cbc import CBC
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.mip.model import MipSolver
@@ -24,6 +25,7 @@ from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.first import first_plans
 from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.prefix import prefix_model
+from pipeplan_formulations.graph.relayed import Relayed
 from pipeplan_formulations.graph.warm import open_bracket, solve_divided
 
 LIMITS = Limits(time=60, workers=1)
@@ -97,6 +99,50 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
         assert best <= judge(problem, bracket.best) == bracket.value
     elif all(mode.limit >= UNLIMITED for mode in problem.modes):
         assert best is None or len(problem.modes) > 1 or problem.depths, "one stage of all groups is a solution"
+
+
+def relaying(problem: GraphPartition) -> GraphPartition:
+    """The problem with relayed stars, of those that lead forward."""
+    kept = np.array([problem.forward(star) for star in problem.stars], np.bool_)
+    stars = tuple(star for star, forward in zip(problem.stars, kept, strict=True) if forward)
+    modes = tuple(
+        replace(
+            mode,
+            received=mode.received[kept],
+            lines=tuple(replace(line, leave=line.leave[kept], enter=line.enter[kept]) for line in mode.lines),
+        )
+        for mode in problem.modes
+    )
+    return replace(problem, route="relay", stars=stars, modes=modes)
+
+
+def bare(problem: GraphPartition) -> GraphPartition:
+    """The problem without memory, depths, borders of pairs, bases, and groups that a mode cannot run."""
+    modes = tuple(
+        replace(
+            mode,
+            limit=UNLIMITED,
+            possible=np.ones_like(mode.possible),
+            lines=tuple(replace(line, base=0) for line in mode.lines),
+        )
+        for mode in problem.modes
+    )
+    return replace(problem, modes=modes, depths=(), borders=(), pairs=None)
+
+
+@pytest.mark.happens(0.3)
+@given(graph_partitions(groups=6))
+@settings(max_examples=100, deadline=None)
+def test_borders_of_all_downsets_exclude_no_optimum(problem: GraphPartition) -> None:
+    """The optimum is a target that is reached; where nothing is left out, no smaller one is."""
+    problem = problem if problem.route == "relay" else relaying(problem)
+    for own in (problem, bare(problem)):
+        best, programme = exhaustive(own), Relayed(own, all_downsets(own, 10**6), no_limit())
+        if happens(best is not None):
+            assert programme.reach(best) is not None
+    if happens(len(problem.pools) == 1 and problem.variants == 1):
+        assert judge(own, programme.reach(best)) == best
+        assert programme.reach(best - 1) is None
 
 
 def with_leaner_variants(problem: GraphPartition, seed: int) -> GraphPartition:

@@ -5,8 +5,9 @@ variants where that is possible, and CP-SAT continues from there or from the fir
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
-from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
@@ -16,6 +17,7 @@ from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
+from pipeplan_formulations.graph.relayed import raise_by_borders
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, solve_divided, warm_start
 
 SHARE = 1 / 3
@@ -24,6 +26,8 @@ QUARTER = 1 / 4
 """Largest share of the time left for the relaxation by places, and for the modes of the first plan."""
 HALF = 1 / 2
 """Most of the time left for variants in fractions."""
+MOST = 3 / 4
+"""Most of the time left for the bound by all downsets where they are many."""
 
 
 def solve(
@@ -42,6 +46,9 @@ def solve(
         if not listed and not bracket.closed and bracket.best is not None and downsets and divisible(problem):
             with suppress(OutOfTimeError, TooLargeError):  # the bounds by places are next
                 solve_divided(problem, bracket, downsets, bracket.clock.left * HALF)
+        if downsets is None and problem.route == "relay" and bracket.best is not None and not bracket.closed:
+            with suppress(OutOfTimeError):  # the solver continues from the bound
+                raise_by_borders(problem, bracket, Clock(replace(limits, time=bracket.clock.left * MOST)))
         if not listed and not bracket.closed:
             bracket.raise_low(relaxed(problem, bracket.ceiling, bracket.clock.left * QUARTER))
             if len(problem.modes) > 1 and bracket.best is not None:

@@ -12,19 +12,22 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.graph.instance import GraphPartition
 
 WORD = 63
 """Groups per word of `words`: the bits of a non-negative int64."""
 
 
-def all_downsets(problem: GraphPartition, most: int) -> list[int] | None:
+def all_downsets(problem: GraphPartition, most: int, clock: Clock | None = None) -> list[int] | None:
     """Every downset as a bit mask, smallest first; None if there are more than ``most``."""
     needs = [0] * problem.groups
     for a, b in problem.edges:
         needs[b] |= 1 << a
     found, layer = [0], {0}
     while layer:
+        if clock is not None:
+            clock.check()
         grown = set()
         for downset in layer:
             for g, need in enumerate(needs):

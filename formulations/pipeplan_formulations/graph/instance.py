@@ -48,6 +48,7 @@ border load     `mode.Border.load`, `GraphPartition.loads`, `prefix_rows.borders
 lone group      `bounds._alone`
 priced devices  `bounds._priced`
 even places     `by_places.Relaxation`
+borders         `relayed.Relayed`, of all downsets, on route 'relay'
 ==============  =======================================================================
 """
 
