@@ -14,7 +14,7 @@ from helpers.quick import rarely
 from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.costs import folded, table
 from pipeplan.costs.pricing import Prices
-from pipeplan.search.evaluate import evaluate
+from pipeplan.search.evaluate import evaluate, overfull
 from pipeplan.search.nodes import rows
 from pipeplan.search.nodes.least_ways import least_rows
 from pipeplan.search.nodes.row_tables import RowTables, bounds_rows
@@ -212,9 +212,10 @@ def below_rows(numbers: Iterable[int]) -> Iterator[str]:
                     class_of = {device.index: c for c, each in enumerate(space.classes) for device in each.devices}
                     for candidate, boundaries in plans(space, random, size):
                         modes = tuple(Mode(class_of[group[0].index], len(group)) for group in candidate.chain.groups)
-                        value = evaluate(space.cluster, candidate, boundaries).value
-                        if value < max(joined.get(modes, NEVER if joined else 0), own.get(modes, NEVER)):
-                            yield f"question {number}: {candidate.label}, {boundaries}: {value} below its row"
+                        plan = evaluate(space.cluster, candidate, boundaries)
+                        bound = max(joined.get(modes, NEVER if joined else 0), own.get(modes, NEVER))
+                        if plan.value < bound and not any(overfull(plan)):
+                            yield f"question {number}: {candidate.label}, {boundaries}: {plan.value} below its row"
 
 
 def whole_devices_ahead(own: RowTables) -> None:
@@ -263,10 +264,17 @@ def fewer(place: int) -> Callable[[RowTables], None]:
     return wrong
 
 
+def one_more_held(own: RowTables) -> None:
+    """As if devices held one more micro-batch of each stage when they hold most."""
+    least = own._fullest
+    own._fullest = lambda widths: least(widths) + 1  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
     ("wrong", "number"),
     [
-        (whole_devices_ahead, 27),
+        (one_more_held, 41),
+        (whole_devices_ahead, 33),
         (slowest_hops, 5),
         (last_weights_of_all, 39),
         (weights_on_the_way, 5),

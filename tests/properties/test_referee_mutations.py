@@ -289,7 +289,9 @@ def test_backwards_that_hide_twice_as_much_are_noticed(monkeypatch: pytest.Monke
 def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind of device that computes nothing beside a collective."""
     hides = Prices.hides
-    monkeypatch.setattr(Prices, "hides", lambda own, kind, n: hides(own, replace(kind, speed_beside_collectives=1), n))
+    monkeypatch.setattr(
+        Prices, "hides", lambda own, kind, *n: hides(own, replace(kind, speed_beside_collectives=1), *n)
+    )
     assert "the step takes" in noticed(lambda document: True, partial(slowed, 0.0, 0), first=39)
 
 

@@ -1,6 +1,7 @@
 """Several stages of a device: the question of plans whose layers pass the devices in rounds, and what is refused."""
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import combinations, pairwise
 from random import Random
 
@@ -15,6 +16,11 @@ from .teams import Teams
 
 USUAL = 12
 """The most stages of a device where nothing says how many."""
+
+HALVED = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+"""The families that split backwards although nothing says so."""
+LONGER = Fraction(6, 5)
+"""The most that both parts of all backwards may take of whole ones to be searched where nothing says so."""
 
 Laid = tuple[int, bool]
 """Rounds, and whether every second one passes the devices from the last to the first."""
@@ -45,6 +51,20 @@ def usual(document: Document) -> list[int]:
     return [count for count in range(2, min(many // 2, USUAL) + 1) if count < 5 or many % count == 0]
 
 
+def halved(document: Document) -> bool:
+    """Whether families that split backwards are searched although nothing says so."""
+    if document["job"].get("chunks") or not usual(document):
+        return False
+    timed = {entry.get("timed_as", kind) for kind, entry in document["cluster"]["devices"].items()}
+    for own in (profile["costs"].values() for profile in document["model"]["profiles"] if profile["device"] in timed):
+        rows = [(cost["input_gradient"] + cost["weight_gradient"], cost["backward"]) for cost in own]
+        if any(joined and not parts for parts, joined in rows):
+            return False
+        if sum(parts for parts, _ in rows) > LONGER * sum(joined for _, joined in rows):
+            return False
+    return True
+
+
 def whole(document: Document) -> bool:
     """Whether devices may have one stage each, under a family that leaves stages where they are."""
     named = {*document["job"].get("schedules", ())}
@@ -54,10 +74,11 @@ def whole(document: Document) -> bool:
 def every_laid(document: Document) -> list[tuple[Laid, list[str]]]:
     """The ways in which several stages may lie, each with the families that do so."""
     named = [name for name in document["job"].get("schedules", ()) if name in PLACED]
+    named = named or ["interleaved", *(HALVED if halved(document) else ())]
     found = []
     for count in rounds_of(document):
         for turns in (False, True):
-            own = [name for name in named or ["interleaved"] if PLACED[name][1] is turns]
+            own = [name for name in named if PLACED[name][1] is turns]
             own = [name for name in own if PLACED[name][0] == count or (PLACED[name][0] is None and count > 1)]
             found += [((count, turns), own)] * bool(own)
     return found
@@ -319,15 +340,24 @@ def in_rounds(random: Random, document: Document) -> None:
         job["depths"] = sorted({*job["depths"], random.choice((2, 3, 4, 4, 6, 6, 8))})
     if random.random() < 0.02:
         job["schedules"] = [*job["schedules"], "chimera"]
-    if random.random() < 0.1:  # as many as are usual
-        job["schedules"] = []
-        job.pop("chunks", None)
-        _name_kinds(random, model)
+    if random.random() < 0.15:
+        as_usual(random, document)
     for name in ("schedules", "slices"):
         if not job.get(name):
             job.pop(name, None)
     if {*job.get("schedules", ())} & {*SPLIT} and random.random() < 0.95:
         in_parts(random, document)
+
+
+def as_usual(random: Random, document: Document) -> None:
+    """Say nothing about stages of a device, or schedules; mostly backwards in parts take about what they take whole."""
+    for name in ("chunks", "schedules"):
+        document["job"].pop(name, None)
+    _name_kinds(random, document["model"])
+    longer = random.choice((Fraction(4, 5), 1, 1, Fraction(6, 5), Fraction(5, 4), None))
+    for costs in (profile["costs"].values() for profile in document["model"]["profiles"]):
+        for cost in costs if longer is not None else ():
+            cost["backward"] = round((cost["input_gradient"] + cost["weight_gradient"]) / longer)
 
 
 def _lengthen(random: Random, model: Document) -> None:

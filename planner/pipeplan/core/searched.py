@@ -110,6 +110,8 @@ UNLIKE_LEVELS = "stages of unlike levels of ZeRO"
 OTHER_COUNTS = "in-flight counts of 1F1B below SNO's, above 1.5 times SO's, or not falling along the pipeline"
 OTHER_ORDERS = "other orders, split backwards"
 ASKED_FOR = f"{OTHER_ORDERS} (--schedules any searches them on stages of one width)"
+SPLIT_ASKED_FOR = ASKED_FOR.replace("split", "also of split")
+WHOLE = "split backwards on stages of equal replicas, as {why} (--schedules zb-h1,zb-v)"
 UNEQUAL_ORDERS = "orders outside the listed families on stages of unequal widths"
 TWO_LANES = "orders of two lanes per device outside the listed families"
 OTHER_HOLDING = "schedules that hold fewer micro-batches than the listed one"
@@ -306,16 +308,21 @@ class Searched:
         rest = tuple(unlike if sentence == SLICES else sentence for sentence in self.not_searched)
         return replace(self, slices=counts, schedules=schedules, not_searched=rest)
 
-    def with_rounds(self, families: Mapping[int, Sequence[str]], alone: bool) -> "Searched":
+    def with_rounds(
+        self, families: Mapping[int, Sequence[str]], alone: bool, splits: bool = False, why_whole: str = ""
+    ) -> "Searched":
         """Return the description with these families for each number of stages of a device.
 
-        ``alone``: whether devices have no other numbers of stages.
+        ``alone``: whether devices have no other numbers of stages. ``splits``: whether some of these families split
+        backwards. ``why_whole``: why none does, where some would by default.
         """
         orders = dict.fromkeys(name for row in families.values() for name in row)
         counts = listed([*families, *([] if alone else [1])])
         text = f"{counts} stages on each device, as many in each of as many equal rounds, in the order of "
         text += f"{' or '.join(orders)}, at levels 0 and 1 of ZeRO, on equal replicas"
-        rest = tuple(UNLIKE_ROUNDS if sentence == INTERLEAVED else sentence for sentence in self.not_searched)
+        other = {INTERLEAVED: UNLIKE_ROUNDS} | ({ASKED_FOR: SPLIT_ASKED_FOR} if splits else {})
+        rest = tuple(other.get(sentence, sentence) for sentence in self.not_searched)
+        rest += (WHOLE.format(why=why_whole),) * bool(why_whole)
         schedules = tuple(dict.fromkeys((*self.schedules, *orders)))
         return replace(self, schedules=schedules, rounds=text, not_searched=rest)
 

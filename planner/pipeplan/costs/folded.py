@@ -106,6 +106,12 @@ def least(folding: Folding, layers: Array) -> Array:
     return found
 
 
+def lowest(folding: Folding, layers: Array) -> Array:
+    """Return what the run of each super layer in the first round has."""
+    found: Array = of_rounds(folding, layers)[0]
+    return found
+
+
 def least_largest(folding: Folding, layers: Array) -> Array:
     """Return the most that a layer of a run has, the least over the rounds."""
     found: Array = _runs(folding, layers, np.maximum).min(axis=0)

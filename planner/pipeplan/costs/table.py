@@ -11,7 +11,7 @@ from pipeplan.core.folding import Folding
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.slicing import PASSES, Shares, Slicing
 from pipeplan.costs.chain import EITHER, Array
-from pipeplan.costs.folded import least, least_crossing, least_largest, total
+from pipeplan.costs.folded import least, least_crossing, least_largest, lowest, total
 from pipeplan.costs.slices import SliceCosts
 
 TIMES = (*PASSES, "update")
@@ -30,7 +30,7 @@ class Table:
     length.
 
     Of super layers, for which ``costs`` are those of the unfolded model, ``first_forward`` and the like are times of
-    one round, the least.
+    one round: the least, or in a V the first.
     """
 
     forward: Array
@@ -63,7 +63,7 @@ class Table:
         passes: list[Array] = [getattr(self, name) for name in PASSES]
         first = passes
         if model.folding is not None:
-            first = [least(model.folding, row) for row in passes]
+            first = [(lowest if model.folding.turns else least)(model.folding, row) for row in passes]
             self._fold(model.folding)
             passes = [getattr(self, name) for name in PASSES]
         self.forward_workspace = self.workspace
@@ -100,7 +100,8 @@ class Table:
         """The same with input gradients, and weight gradients that may wait; ``joins``: some may be joined."""
         first = self.first_input_gradient
         if joins:
-            parts, ahead = (self.least_first_part, self.least_second_part), np.minimum(first, self.first_backward)
+            parts = self.least_first_part, self.least_second_part
+            ahead = np.minimum.reduce([first, self.first_backward, self.least_first_part])
             return self.forward, *parts, self.first_forward, ahead, np.zeros_like(first)
         parts = self.input_gradient, self.weight_gradient
         return self.forward, *parts, self.first_forward, first, self.first_weight_gradient

@@ -15,7 +15,7 @@ previous stage waits, and W, for which no action waits and which fills gaps.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
@@ -146,7 +146,11 @@ class PlacedFamily:
         InputError
             As `write`.
         """
-        return tuple(map(most_held, self.write(devices, micro_batches, chunks).orders))
+        return _in_flight(self, devices, micro_batches, chunks)
+
+    def fullest(self, devices: int, micro_batches: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+        """Return what each device holds of each of its stages, the lowest first, when it first holds most in all."""
+        return _fullest(self, devices, micro_batches, chunks)
 
     def _checked(self, devices: int, micro_batches: int, chunks: int | None) -> int:
         if chunks is None:
@@ -161,6 +165,17 @@ class PlacedFamily:
         if self.even and devices % 2:
             raise InputError(f"{self.name} needs an even number of devices, not {devices}")
         return chunks
+
+
+@lru_cache(maxsize=4096)
+def _in_flight(family: PlacedFamily, devices: int, micro_batches: int, chunks: int | None) -> tuple[int, ...]:
+    """What is asked for again at each number of replicas and each way to split layers."""
+    return tuple(map(most_held, family.write(devices, micro_batches, chunks).orders))
+
+
+@lru_cache(maxsize=4096)
+def _fullest(family: PlacedFamily, devices: int, micro_batches: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(held_at_most(order) for order in family.write(devices, micro_batches, chunks).orders)
 
 
 def _of_copy(order: Iterable[Action], copy: int, copies: int) -> Order:
@@ -186,11 +201,18 @@ def both_ways(devices: int, _chunks: int = 2) -> Placement:
 
 def most_held(order: Iterable[Action]) -> int:
     """Return the largest number of forwards in a list whose B or W is still to come."""
-    most = held = 0
+    return sum(held_at_most(order))
+
+
+def held_at_most(order: Iterable[Action]) -> tuple[int, ...]:
+    """Return how many these are of each stage, ascending, when they are most for the first time."""
+    held = dict[int, int]()
+    most, best = 0, dict[int, int]()
     for action in order:
         if action.kind is Kind.FORWARD:
-            held += 1
-            most = max(most, held)
+            held[action.stage] = held.get(action.stage, 0) + 1
+            if (many := sum(held.values())) > most:
+                most, best = many, dict(held)
         elif action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
-            held -= 1
-    return most
+            held[action.stage] -= 1
+    return tuple(best.get(stage, 0) for stage in sorted(held))

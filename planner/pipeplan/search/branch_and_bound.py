@@ -20,7 +20,7 @@ import heapq
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -143,6 +143,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     _least_deferred: int | None = field(default=None, init=False)
     _reserve: float = field(default=0.0, init=False)
     _best: dict[str, EvaluatedPlan] = field(default_factory=dict, init=False)
+    _seen: set[Hashable] = field(default_factory=set, init=False)
 
     @property
     def open(self) -> int:
@@ -230,6 +231,12 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
                 with self.pace.simulating(every[key]):
                     evaluated = evaluate(self.cluster_of(every[key]), every[key], boundaries)
                 self.submit(evaluated)
+
+    def is_new(self, tried: Hashable) -> bool:
+        """Return True the first time that something is about to be tried."""
+        new = tried not in self._seen
+        self._seen.add(tried)
+        return new
 
     def defer(self, node: Node) -> None:
         """Set a node aside until `resume`; its bound still counts."""

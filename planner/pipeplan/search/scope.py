@@ -69,7 +69,8 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         halves = "" if set(families) & set(SPLIT) else f"--schedules {','.join((*JOINED, *SPLIT))}"
         found = found.with_slices(spaces.job.slices, families, halves)
     if spaces.rounds:
-        found = found.with_rounds(spaces.rounds, alone=space.unfolding is not None)
+        splits = any(map(spaces.splits, spaces.folded))
+        found = found.with_rounds(spaces.rounds, space.unfolding is not None, splits, spaces.why_whole)
     orders = space.any_order or any(family.two_lanes for family in space.families)
     return with_teams(found.at_levels(spaces.levels, bool(spaces.model.ties), orders), spaces, cutoff)
 

@@ -161,7 +161,7 @@ def test_where_nothing_can_be_split_plans_without_teams_are_the_answer() -> None
 
 
 def test_small_questions_price_and_open_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the README prices teams at one of five micro-batch sizes, and places few devices with several stages."""
+    """That of the README prices teams at two of five micro-batch sizes, and places few devices with several stages."""
     priced, placed, sizes_below, advance = [], [], Opening._sizes_below, DeviceGroupsNode.advance
 
     def noted(own: Opening[Any], cutoff: int) -> tuple[int, ...]:
@@ -175,6 +175,6 @@ def test_small_questions_price_and_open_little(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Opening, "_sizes_below", noted)
     monkeypatch.setattr(DeviceGroupsNode, "advance", counted)
     found = solve("gpt2-small", "2x2-v100-10gbit", 16, memory="2GiB", workers=1)
-    assert found.status is Status.OPTIMAL and priced == [(1,)]
+    assert found.status is Status.OPTIMAL and priced == [(1, 2)]
     of_teams, of_devices = (Counter(placed)[split, True] for split in (True, False))
-    assert found.searched.opened < 400 and of_teams < 40 and of_devices < 60
+    assert found.searched.opened < 550 and of_teams < 40 and of_devices < 60

@@ -17,6 +17,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
+from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.folded import folded
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharding.least_way import least_model, most_model
@@ -27,7 +28,8 @@ from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
 from pipeplan.search.nodes.row_tables import Row, bounds_rows
 from pipeplan.search.nodes.rows import RowsNode, bounded_rows, try_row, turn_of
-from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.candidates import Candidate, Laid
+from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.space import ANY, Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -48,6 +50,9 @@ def bounds_ways(space: Space) -> bool:
 @dataclass(kw_only=True, eq=False)
 class BoundSearch(PlanSearch):
     """A search that simulates no plan. It ends where the bound of some partition is below the best plan."""
+
+    def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
+        """Simulate nothing."""
 
     def affords(self, candidate: Candidate) -> bool:  # noqa: ARG002
         """Return False: partitions are bounded, and left."""
@@ -119,22 +124,31 @@ def together(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def in_rounds(every: Iterable[Spaces]) -> Iterator["RoundsNode"]:
-    """Yield the nodes of plans with several stages on each team, one for ways between the same placements."""
+    """Yield the nodes of plans with several stages on each team, or split backwards.
+
+    There is one for ways between the same placements and all loops of whole backwards, and one for each way to lay
+    stages whose backwards are split.
+    """
     groups: dict[Hashable, list[Spaces]] = {}
     for own in every:
-        if own.job.chunks != (1,) and isinstance(own.split, Split):
+        if isinstance(own.split, Split):
             split = own.split
             groups.setdefault((split.sizes, split.placements, split.passes, own.lowest.sizes), []).append(own)
     for ways in groups.values():
-        for size in ways[0].lowest.sizes:
-            spaces = chain.from_iterable(own.in_one_round for own in ways)
-            least = min(space.lower_bounds(size).evenly_shared(space.cluster) for space in spaces)
-            yield RoundsNode(least, ways, size)
+        laid = dict.fromkeys(laid for own in ways for laid in own.every_laid)
+        loops = [each for each in laid if not ways[0].splits(each)]
+        spaces = [own.lowest for own in ways]
+        for size in spaces[0].sizes:
+            whole = min(each.lower_bounds(size).evenly_shared(each.cluster) for each in spaces)
+            yield from [RoundsNode(whole, ways, size, loops)] * bool(loops)
+            halved = (LowerBounds(each.prices, size, splits=True) for each in spaces if len(loops) < len(laid))
+            least = min((bounds.evenly_shared(spaces[0].cluster) for bounds in halved), default=0)
+            yield from (RoundsNode(least, ways, size, [each]) for each in laid if each not in loops)
 
 
 @dataclass
 class RoundsNode(Node):
-    """Plans of several small ways at one micro-batch size with several stages on each team.
+    """Plans of several small ways at one micro-batch size with several stages on each team, laid in these ways.
 
     They are bounded together before each has spaces of such plans.
     """
@@ -142,6 +156,7 @@ class RoundsNode(Node):
     bound: int
     ways: Sequence[Spaces] = field(repr=False)
     size: int
+    laid: Sequence[Laid]
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -158,7 +173,7 @@ class RoundsNode(Node):
         self.bound = max(self.bound, lower_bound(self._least(), search))
         if closed := _closed(self.bound, search):
             return closed
-        nodes = nodes_of(promising(chain.from_iterable(own.folded[laid] for own in self.ways for laid in own.folded)))
+        nodes = nodes_of(promising(chain.from_iterable(map(self._spaces, self.ways))))
         return Step.split([*together(node for node in nodes if isinstance(node, SpaceNode) and node.size == self.size)])
 
     def _least(self) -> Iterator[Space]:
@@ -166,7 +181,11 @@ class RoundsNode(Node):
         first = self.ways[0]
         job = replace(first.job, micro_batches=(first.job.batch // self.size,))
         model = least_model([own.model for own in self.ways], self.size)
-        return chain.from_iterable(Spaces(model, first.cluster, job, first.split).folded.values())
+        return self._spaces(Spaces(model, first.cluster, job, first.split, halved=first.halved))
+
+    def _spaces(self, own: Spaces) -> Iterator[Space]:
+        """The spaces of a way."""
+        return chain.from_iterable(own.at(laid) or () for laid in self.laid)
 
 
 @dataclass

@@ -19,12 +19,18 @@ import numpy as np
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import SHARDED, Objective
 from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.folded import of_rounds
+from pipeplan.schedules import PLACED
 from pipeplan.search.nodes.round_waits import RoundWaits, waits_between_rounds
 from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight
 from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 from pipeplan_formulations.partition.spans import NEVER
+
+WRITTEN = 4096
+"""Most micro-batches of a step, over all devices, of which lists are written to see what devices hold."""
 
 
 def bounds_rows(space: Space) -> bool:
@@ -73,9 +79,9 @@ class RowTables(ShapeTables):
         keys: dict[tuple[int, ...], int] = {}
         stages = np.full((len(rows), deepest), -1)
         for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
-            for s, (mode, (held, late)) in enumerate(zip(modes, counts, strict=True)):
+            for s, (mode, held) in enumerate(zip(modes, counts, strict=True)):
                 place = (0, 0) if self._round_waits is None else (s, len(modes))
-                key = mode.device_class, mode.replicas, held, late, *place
+                key = mode.device_class, mode.replicas, *held[:2], *place, *held[2:]
                 stages[number, s] = keys.setdefault(key, len(keys))
         depth = np.array([len(modes) for modes in rows])
         way, ending, trip, least = self._terms(*np.array([*keys]).T)
@@ -105,20 +111,30 @@ class RowTables(ShapeTables):
             edges.append(int(np.maximum(largest(own, s)[0, edges[-1]], reach[s][number]).argmin()))
         return tuple(reversed(edges))
 
-    def _in_flight(self, rows: Sequence[Modes]) -> Iterator[list[tuple[int, int]]]:
+    def _in_flight(self, rows: Sequence[Modes]) -> Iterator[list[tuple[int, ...]]]:
         """Yield for each stage of each row what its memory holds, and the forwards behind its first backward.
 
-        The least of each; none of the latter are known where a device has several stages.
+        The least of each; none of the latter are known where a device has several stages. Behind them is what the
+        device holds of each of its stages when it holds most.
         """
         space, widths = self._space, [tuple(mode.replicas for mode in modes) for modes in rows]
-        known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        known: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for depth, same in groupby(sorted(set(widths), key=len), key=len):
             every = np.array([*same]).reshape(-1, depth)
             held, most = counts_in_flight(space, space.families, space.free, every, self._many)
             late = np.maximum(-(-self._many // every) - np.maximum(most, 1), 0) * (space.unfolding is None)
             for own, *counts in zip(every.tolist(), held.tolist(), late.tolist(), strict=True):
-                known[tuple(own)] = [*zip(*counts, strict=True)]
+                known[tuple(own)] = [*zip(*counts, *self._fullest(own), strict=True)]
         return (known[own] for own in widths)
+
+    def _fullest(self, widths: Sequence[int]) -> Array:
+        """The least that devices hold of each of their stages when they hold most, shape (rounds, devices)."""
+        rounds, share = self._space.model.rounds, -(-self._many // max(widths))
+        if self._space.unfolding is None or len(widths) * share > WRITTEN:
+            return np.zeros((rounds, len(widths)), np.int64)
+        every = (PLACED[each.name].fullest(len(widths), share, rounds) for each in self._space.families)
+        least: Array = np.minimum.reduce([np.array(each, np.int64) for each in every]).T
+        return least
 
     @cached_property
     def _hop(self) -> tuple[int, int]:
@@ -132,7 +148,7 @@ class RowTables(ShapeTables):
         return RoundWaits(self._space, self._size, self._hop[0]) if waits_between_rounds(self._space) else None
 
     def _terms(
-        self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array
+        self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array, *full: Array
     ) -> tuple[Array, Array, Array, Array]:
         """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
 
@@ -146,7 +162,7 @@ class RowTables(ShapeTables):
         c, w, k = kind[:, None], replicas[:, None] - 1, held[:, None]
         many = -(-self._many // replicas)[:, None]
         forward, weight = (row[c, b] - row[c, a] for row in (self._forward, self._weight))
-        longer = self._repeated(kind, w, a, b, k)
+        longer = np.maximum(self._repeated(kind, w, a, b, k), self._repeated_of_all(kind, w, a, b, np.stack(full)))
         fits = longer < IMPOSSIBLE
         plain, longer = self._backward[c, b] - self._backward[c, a], np.where(fits, longer, 0)
         backward = plain + longer
@@ -196,3 +212,32 @@ class RowTables(ShapeTables):
             spare = self._limit[number] - resident - k * kept
             longer[own] = options.quick_lower_bound(a, b, k, spare)
         return longer
+
+    def _repeated_of_all(self, kind: Array, width: Array, a: Array, b: Array, full: Array) -> Array:
+        """The same, by what devices hold of all their stages at one moment.
+
+        ``full``: micro-batches of each stage then, shape (rounds, modes).
+        """
+        if self._space.unfolding is None or not full.any():
+            return np.zeros((len(kind), len(a)), np.int64)
+        saved, freed = ((full[..., None] * row[:, kind]).sum(axis=0) for row in self._of_rounds)
+        held, most = (sums_before(row) for row in (saved, freed))
+        peak = np.stack([options.workspace.of(a, b) for options in self._options])[kind]
+        resident = self._resident[kind[:, None], width, b] - self._resident[kind[:, None], width, a]
+        short = held[:, b] - held[:, a] + peak + resident - self._limit[kind, None]
+        again = np.diff(self._forward)[kind]
+        rate = np.where(freed > 0, freed / np.maximum(again, 1e-9), 0.0).max(axis=1, keepdims=True)
+        longer = (1 - 1e-9) * np.maximum(short, 0) / np.maximum(rate, 1e-9)
+        found: Array = np.where(short > most[:, b] - most[:, a], IMPOSSIBLE, longer.astype(np.int64) * (short > 0))
+        return found
+
+    @cached_property
+    def _of_rounds(self) -> tuple[Array, Array]:
+        """Bytes saved of a micro-batch, and those that recomputation frees at most; shape (rounds, classes, n)."""
+        space = self._space
+        assert space.unfolding is not None
+        tables = [space.unfolding.prices.table(each.kind, self._size) for each in space.classes]
+        folding, again = space.unfolding.folding, space.prices.recomputable
+        saved = np.stack([of_rounds(folding, table.saved) for table in tables], axis=1)
+        output = np.stack([of_rounds(folding, table.output) for table in tables], axis=1)
+        return saved, np.maximum(saved - output, 0) * again

@@ -56,9 +56,12 @@ def bounded_rows(space: Space, size: int, most: int | None = None, hiding: Price
 
 
 def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
-    """Simulate the partition of a row on its first devices."""
-    if row.partition is not None:
-        boundaries = row.partition()
+    """Simulate the partition of a row on its first devices, once; of split backwards in one of all ways of teams."""
+    if row.partition is None:
+        return
+    boundaries = row.partition()
+    alike = (space.unfolding.laid, space.split.teams) if space.splits and space.unfolding and space.split else space
+    if search.is_new((alike, size, space.job.level, row.modes, boundaries)):
         for groups in islice(space.placing.of(row.modes), 1):
             search.submit_all(space.candidates(groups, size), boundaries)
 

@@ -105,7 +105,7 @@ class TeamsNode(Node):
         question = least_way(ways, between, size, job, splits) if ways.model.slicing is None else None
         if question is None:
             return 0
-        spaces = promising(Spaces(question.model, question.cluster, question.job, question.split))
+        spaces = promising(Spaces(question.model, question.cluster, question.job, question.split, halved=splits))
         return lower_bound(spaces, search) if all(map(bounds_ways, spaces)) else 0
 
     def _known(self, nodes: Iterable[Node]) -> Iterator[Node]:

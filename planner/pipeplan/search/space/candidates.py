@@ -285,7 +285,8 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         backward, first_backward = chain.input_gradient, chain.first_input_gradient
         if candidate.family.joins:
             backward, weight = chain.least_first_part, chain.least_second_part
-            first_backward, first_weight = np.minimum(first_backward, chain.first_backward), 0 * first_weight
+            first_backward = np.minimum.reduce([first_backward, chain.first_backward, backward])
+            first_weight = 0 * first_weight
         tables |= {"backward": backward, "weight": weight, "ahead_weight": first_weight}
     parted = chain.slices > 1 or chain.rounds > 1
     if parted:

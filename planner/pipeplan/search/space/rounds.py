@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 from pipeplan.core.cluster import Cluster
@@ -14,7 +15,16 @@ from pipeplan.schedules import PLACED, SLICED, SPLIT, families_in_rounds, family
 from pipeplan.search.space.candidates import Candidate, Laid
 
 BY_DEFAULT = "interleaved"
-"""The family of several stages of a device that is searched where none is named."""
+HALVED = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+"""The families of several stages of a device, and of split backwards, that are searched where none is named. V-Half and
+V-Min hold less, and wait longer for it."""
+
+LONGER = Fraction(6, 5)
+"""Most of the time of joined backwards that their two parts may take together for backwards to be split by default.
+
+Splits that were measured took 0.92 to 1.17 of it (docs/measurements.md). Beyond, they fill no more than what they add:
+a fifth of the backwards is an eighth of all work, as much as a pipeline is idle with 8 samples for each device.
+"""
 
 
 class Rounds:
@@ -24,6 +34,10 @@ class Rounds:
     ----------
     numbers : tuple of int
         Of stages of a device: those asked for, or the usual ones and those of families that are named.
+    halved : bool
+        Whether families that split backwards are searched although none is named.
+    why_whole : str
+        Why they are not, where others of several stages of a device are.
     whole : bool
         Whether a device may have one stage, under a family that leaves stages where they are.
 
@@ -33,13 +47,16 @@ class Rounds:
         If families that place stages are named where no plan has their order, or several stages in other orders.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+    def __init__(self, model: Model, cluster: Cluster, job: Job, halved: bool | None = None) -> None:
         self._model, self._cluster, self._job = model, cluster, job
         self._named = [name for name in job.schedules if name in PLACED]
         self._inner = model.folding is not None or model.slicing is not None  # parts of another question
         usual = usual_rounds(model, cluster, job)
         implied = (PLACED[name].chunks or 2 for name in self._named)
         self.numbers = job.chunks or tuple(dict.fromkeys([*usual, *implied]))
+        asks = not self._inner and not job.chunks and len(usual) > 1
+        self.why_whole = why_whole(model, cluster) if asks and halved is None else ""
+        self.halved = asks and not self.why_whole and halved is not False
         others = not job.schedules or bool({*job.schedules} - {*PLACED, *SLICED})
         self.whole = self._inner or (1 in self.numbers and others)
         if not self._inner:
@@ -71,9 +88,9 @@ class Rounds:
                 yield each
 
     def order(self, laid: Laid) -> tuple[str, ...]:
-        """Return the families that lay stages so, of those that are named; by default interleaved 1F1B."""
-        named = self._named or [BY_DEFAULT]
-        return tuple(each.name for each in families_in_rounds(*laid) if each.name in named)
+        """Return the families that lay stages so, of those that are named or searched by default."""
+        asked = self._named or (BY_DEFAULT, *HALVED * self.halved)
+        return tuple(each.name for each in families_in_rounds(*laid) if each.name in asked)
 
     def question(self, laid: Laid, job: Job) -> tuple[Model, Job]:
         """Return the model of super layers, and the part of a job that is about them.
@@ -120,6 +137,20 @@ class Rounds:
             counts = ", ".join(map(str, self.numbers))
             return f"a device has {counted(candidate.chunks, 'stage')}, asked for are {counts} (chunks)"
         return f"its schedule is {candidate.family.name}, which is searched where it is named (schedules)"
+
+
+def why_whole(model: Model, cluster: Cluster) -> str:
+    """Return why backwards are not split by default; empty if profiles know both parts, and these are not too long."""
+    timed = {kind.timed_as or kind.name for kind in cluster.kinds.values()}
+    for profile in model.profiles:
+        if profile.device in timed:
+            parts = [cost.input_gradient + cost.weight_gradient for cost in profile.costs]
+            whole = [cost.backward for cost in profile.costs]
+            if any(joined and not own for own, joined in zip(parts, whole, strict=True)):
+                return f"the profile on {profile.device} does not know the time of both parts"
+            if sum(parts) > LONGER * sum(whole):
+                return f"both parts take {sum(parts) / sum(whole):.2f} times as long as whole ones on {profile.device}"
+    return ""
 
 
 def split_families(job: Job) -> list[str]:

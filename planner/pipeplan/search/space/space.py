@@ -225,7 +225,7 @@ class Space:
         replicated = max(widths) > 1  # else all levels are alike
         if replicated and candidate.chain.zero != job.level:
             return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
-        kind, whole = candidate.chain.groups[0][0].kind, not candidate.family.splits
+        kind, whole = candidate.chain.groups[0][0].kind, not candidate.chain.halves
         if replicated and whole and not candidate.chain.overlaps and self.prices.overlaps(kind, size):
             return "its gradients are summed behind the last backward, not beside it"
         edges = np.array(boundaries)

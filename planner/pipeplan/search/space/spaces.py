@@ -17,7 +17,7 @@ from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import SLICED, family
+from pipeplan.schedules import PLACED, SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate, Laid
 from pipeplan.search.space.mixed import MixedSpace
@@ -84,6 +84,7 @@ class Spaces:
         split: Splitting | None = None,
         questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None,
         opening: Clock | None = None,
+        halved: bool | None = None,
     ) -> None:
         job = job.of(model)
         if model.slicing is not None or model.folding is not None:
@@ -101,9 +102,10 @@ class Spaces:
         self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
         opens = model.slicing is not None or 1 in self._counts
         alone = opens and (not job.teams or 1 in job.teams)
-        self._rounds = Rounds(model, cluster, self.job)
+        self._rounds = Rounds(model, cluster, self.job, halved)
         self._unlaid: InputError | None = None
         self._alone = alone
+        self._folded: dict[Laid | None, Spaces | None] = {}
         if split is None:
             self.folded  # noqa: B018  # so that their errors come first
         if alone and self._rounds.whole:
@@ -123,21 +125,42 @@ class Spaces:
 
     @cached_property
     def folded(self) -> dict[Laid, "Spaces"]:
-        """The spaces of each way to lay several stages on a device; those of teams are made when they are asked for."""
-        return dict(self._in_rounds())
-
-    def _in_rounds(self) -> Iterator[tuple[Laid, "Spaces"]]:
-        """Yield the spaces of each way to lay several stages on a device of which there are plans."""
-        if not self._alone:
-            return
-        for laid in self._rounds:
-            try:
-                model, job = self._rounds.question(laid, self._own_job)
-                yield laid, Spaces(model, self.cluster, job, self.split)
-            except InputError as error:
-                self._unlaid = self._unlaid or error
-        if not self._rounds.whole and self._unlaid is None:
+        """The spaces of each way to lay several stages on a device of which there are plans."""
+        found = {laid: own for laid in self.every_laid if (own := self.at(laid)) is not None}
+        if self._alone and not self._rounds.whole and self._unlaid is None:
             self._unlaid = self._rounds.none()
+        return found
+
+    @cached_property
+    def every_laid(self) -> tuple[Laid, ...]:
+        """The ways to lay several stages on a device for which there are families."""
+        return tuple(self._rounds) if self._alone else ()
+
+    def at(self, laid: Laid | None) -> "Spaces | None":
+        """The spaces of a way to lay stages, made when they are asked for; None if no plan lies so."""
+        if laid not in self._folded:
+            self._folded[laid] = None
+            if laid is not None and laid in self.every_laid:
+                try:
+                    model, job = self._rounds.question(laid, self._own_job)
+                    self._folded[laid] = Spaces(model, self.cluster, job, self.split)
+                except InputError as error:
+                    self._unlaid = self._unlaid or error
+        return self._folded[laid]
+
+    def splits(self, laid: Laid) -> bool:
+        """Whether stages that lie so have families of split backwards."""
+        return any(PLACED[name].splits for name in self._rounds.order(laid))
+
+    @property
+    def halved(self) -> bool:
+        """Whether families that split backwards are searched although none is named."""
+        return self._rounds.halved
+
+    @property
+    def why_whole(self) -> str:
+        """Why backwards are not split by default; empty where they are, or nothing would be."""
+        return self._rounds.why_whole
 
     @property
     def rounds(self) -> dict[int, tuple[str, ...]]:
@@ -169,7 +192,7 @@ class Spaces:
         from pipeplan.search.space.unopened import Unopened  # models without operators have no teams
 
         own, unlike = self._own_job, self.job.unlike_teams and self._rounds.whole
-        least = Unopened(self.model, self.cluster, own, self._clock)
+        least = Unopened(self.model, self.cluster, own, self._clock, self._rounds.halved)
         for sizes in [least.sizes] * bool(least.sizes) if unlike else [(size,) for size in least.sizes]:
             job = own if unlike else replace(own, teams=sizes, unlike_teams=False)
             asked = partial(self._asked_at, job, least)
@@ -208,7 +231,7 @@ class Spaces:
         """Add the spaces of a question; of mixes none yet."""
         if isinstance(question, TeamQuestion):
             try:
-                own = Spaces(question.model, question.cluster, question.job, question.split)
+                own = Spaces(question.model, question.cluster, question.job, question.split, halved=self.halved)
             except InputError:
                 if self.usual:  # nobody asked for them
                     return None
@@ -263,7 +286,7 @@ class Spaces:
         if mix not in self._mixes:
             mixed, self._mixes[mix] = question.mix(mix), None
             with suppress(InputError):
-                self._mixes[mix] = Spaces(mixed.model, mixed.cluster, mixed.job, mix)
+                self._mixes[mix] = Spaces(mixed.model, mixed.cluster, mixed.job, mix, halved=self.halved)
         return self._mixes[mix]
 
     def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
@@ -392,8 +415,8 @@ class Spaces:
             return f"its sequences stay whole, asked for are {', '.join(map(str, self._counts))} token slices"
         split = candidate.chain.split
         home = self if split == self.split else self._home(split) if split is not None else None
-        if home is not None and (candidate.laid is not None or (home.folded and not home._spaces)):
-            return None if candidate.laid in home.folded else self._rounds.without(candidate)
+        if home is not None and (candidate.laid is not None or (not home._spaces and home.folded)):
+            return None if home.at(candidate.laid) is not None else self._rounds.without(candidate)
         if self._spaces or (split is not None and home is not None):
             return None
         return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
@@ -405,8 +428,8 @@ class Spaces:
         home = self.sliced.get(candidate.chain.slices, home)
         if home is not None and home is not self:
             return home.of(candidate)
-        if candidate.laid is not None and candidate.laid in self.folded:
-            return self.folded[candidate.laid].of(candidate)
+        if (own := self.at(candidate.laid)) is not None:
+            return own.of(candidate)
         return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
 
     def cluster_of(self, candidate: Candidate) -> Cluster:

@@ -38,9 +38,11 @@ class Unopened:
         Whether some families split backwards.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> None:
+    def __init__(
+        self, model: Model, cluster: Cluster, job: Job, clock: Clock | None = None, halved: bool = False
+    ) -> None:
         self.ways = every_way(model, cluster, job, clock)
-        self.splits = bool(split_families(job))
+        self.splits = halved or bool(split_families(job))
         self.job, self._cluster, self._clock = job, cluster, clock
         self._of_team: dict[int, LeastSteps] = {}
 
