@@ -81,7 +81,9 @@ def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
     for space in every:
         space.prices.sums = space.unfolding is None  # backwards that count in part hide sums of super layers
     own = BoundSearch(
-        replace(search.limits, time=max(search.left / 2, 0.0), gap=0.0), cluster_of=search.cluster_of, backend="exact"
+        replace(search.limits, time=max(search.left / 2, 0.0), gap=0.0),
+        cluster_of=lambda _: every[0].cluster,  # that of all
+        backend="exact",
     )
     # Gradients of a copy of shared weights are summed within a nanosecond of their share.
     rounding = max((len(space.cluster.devices) for space in every if space.model.ties), default=0)
