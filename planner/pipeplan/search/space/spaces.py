@@ -216,8 +216,8 @@ class Spaces:
 
     @property
     def late(self) -> bool:
-        """Whether some teams that may have plans are not open, as with the clock over."""
-        return not all(each.done or each.refuted for each in self.openings)
+        """Whether some teams are not open, as with the clock over; usual ones of which no plan fits need not be."""
+        return not all(each.done or (each.refuted and self.usual) for each in self.openings)
 
     @property
     def questions(self) -> tuple[TeamQuestion | MixedQuestion, ...]:
