@@ -31,12 +31,10 @@ PLANS = (
     *((4, 1, 1), (4, 4, 1), (8, 1, 3), (8, 8, 1)),
 )
 """Devices of a team, devices or teams of a pipeline, level of ZeRO."""
-RECIPES = tuple(itertools.product((4, 8), (2, 4, 8, 16), (0, 1), (1, 2, 3, 4, 5)))
-"""The same of a large cluster, with stages per device."""
+RECIPES = tuple(itertools.product((4, 8), (2, 4, 8, 16), (1,), (1, 2, 3, 4, 5)))
+"""The same of a large cluster, with stages per device; level 0 without replicas."""
 SIZES = (1, 2, 4, 8)
 """Samples of a micro-batch."""
-CHOICES = (Recompute.NONE, Recompute.FULL)
-"""Layers that devices with several stages recompute."""
 MODELS = ("llama3-8b", "gpt2-small", "gpt2-xl", "bert-large")
 CLUSTERS = (
     "4-v100-nvlink",
@@ -101,39 +99,41 @@ def _print(model: Model, cluster: Cluster, batch: int, plans: Sequence[tuple[int
 
 
 def _by_hand(model: Model, cluster: Cluster, batch: int, plans: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, str]]:
-    """Yield the step times in nanoseconds, and labels, of the hand-written plans that fit."""
+    """Yield the step times in nanoseconds, and labels, of the best micro-batches of the hand-written plans."""
     devices, layers = len(cluster.devices), len(model.layers)
     for team, depth, zero, chunks in plans:
         replicas, count = devices // (team * depth), depth * chunks
-        if not replicas or devices % (team * depth) or layers < count or (zero and replicas == 1):
+        if not replicas or devices % (team * depth) or layers < count:
             continue
         stages = [layers * (s + 1) // count - layers * s // count for s in range(count)]
-        shape = f"teams of {team}, {depth} stages, {replicas} replicas, ZeRO-{zero}"
-        several: dict[str, Any] = {}
+        level = zero if replicas > 1 else 0
+        options = {"stages": stages, "replicas": replicas, "team": team, "zero": level}
+        shape = f"teams of {team}, {depth} stages, {replicas} replicas, ZeRO-{level}"
         if chunks > 1:
-            several = {"schedule": "interleaved", "chunks": chunks}
-            shape = f"teams of {team}, {chunks} stages on each of {depth}, {replicas} replicas, ZeRO-{zero}"
-        for size, recompute in itertools.product(SIZES, CHOICES if chunks > 1 else (Recompute.CHOOSE,)):
-            if batch % size or batch // size % replicas:
+            options |= {"schedule": "interleaved", "chunks": chunks}
+            shape = f"teams of {team}, {chunks} stages on each of {depth}, {replicas} replicas, ZeRO-{level}"
+        best: tuple[int, str] | None = None
+        for size in SIZES:
+            if batch % size or batch // size < replicas:
                 continue
-            try:
-                own = judge(
-                    model,
-                    cluster,
-                    batch,
-                    stages=stages,
-                    micro_batches=batch // size,
-                    replicas=replicas,
-                    team=team,
-                    zero=zero,
-                    recompute=recompute,
-                    optimizer="adam",
-                    time_limit=PRICING,
-                    teams=(1,),
-                    depths=(1,),
-                    **several,
-                )
-            except PipeplanError:
+            for recompute in (Recompute.NONE, Recompute.FULL) if chunks > 1 else (Recompute.CHOOSE,):
+                value = _priced(model, cluster, batch, micro_batches=batch // size, recompute=recompute, **options)
+                if value is not None:
+                    break
+            else:
                 continue
-            if not own.overflows:
-                yield own.value, f"{shape}, micro-batches of {size}, {recompute.value} recomputed"
+            if best is not None and value >= best[0]:
+                break
+            best = value, f"{shape}, micro-batches of {size}, {recompute.value} recomputed"
+        if best is not None:
+            yield best
+
+
+def _priced(model: Model, cluster: Cluster, batch: int, **written: Any) -> int | None:
+    """The step in nanoseconds of a hand-written plan, None if it does not fit or is none."""
+    quickly: dict[str, Any] = {"time_limit": PRICING, "teams": (1,), "depths": (1,)}  # the search is not what is asked for
+    try:
+        own = judge(model, cluster, batch, optimizer="adam", **written, **quickly)
+    except PipeplanError:
+        return None
+    return None if own.overflows else own.value

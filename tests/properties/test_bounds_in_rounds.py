@@ -249,6 +249,11 @@ def slower_around(own: RowTables) -> None:
     own._round_waits._around = 2 * own._round_waits._around + 3
 
 
+def slower_sums_of_shared_weights(own: RowTables) -> None:
+    """As if the sum of weights that the first and the last stage share took longer."""
+    own._joint = 2 * own._joint + 5 * (own._joint > 0)
+
+
 def fewer(place: int) -> Callable[[RowTables], None]:
     """As if a device ran fewer actions before it waits."""
 
@@ -280,6 +285,7 @@ def one_more_held(own: RowTables) -> None:
         (weights_on_the_way, 5),
         (all_served_at_once, 116),
         (slower_around, 35),
+        (slower_sums_of_shared_weights, 80),
         (fewer(0), 35),
         (fewer(1), 23),
         (fewer(2), 35),

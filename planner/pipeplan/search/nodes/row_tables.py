@@ -19,10 +19,11 @@ import numpy as np
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import SHARDED, Objective
 from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.folded import of_rounds
 from pipeplan.schedules import PLACED
 from pipeplan.search.nodes.round_waits import RoundWaits, waits_between_rounds
-from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight
+from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight, hops_between
 from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.layer_tables import sums_before
@@ -86,10 +87,12 @@ class RowTables(ShapeTables):
         depth = np.array([len(modes) for modes in rows])
         way, ending, trip, least = self._terms(*np.array([*keys]).T)
         there, hop = self._hop
+        ends = np.array([(modes[0].device_class, modes[-1].device_class) for modes in rows]).T
+        joint = np.where(depth > 1, self._joint[tuple(ends)], 0)
 
         def largest(own: Array, s: int) -> Array:
             """The largest bound of stage s of some rows, by its end and its first layer."""
-            at, once = stages[own, s], least[stages[own, 0]]
+            at, once = stages[own, s], np.maximum(least[stages[own, 0]], joint[own])
             worst: Array = way[at]
             other: Array = ending[at]
             worst += (once + s * hop)[:, None, None]
@@ -146,6 +149,25 @@ class RowTables(ShapeTables):
     @cached_property
     def _round_waits(self) -> RoundWaits | None:
         return RoundWaits(self._space, self._size, self._hop[0]) if waits_between_rounds(self._space) else None
+
+    @cached_property
+    def _joint(self) -> Array:
+        """Least nanoseconds in which the first and the last stage sum weights that they share, by their classes."""
+        space = self._space
+        sizes = [
+            tie.parameters
+            for tie in space.model.ties
+            if {*space.model.names[:: len(space.model.names) - 1]} <= {*tie.layers}
+        ]
+        rows = [[hops_between(space, a, b) for b in space.classes] for a in space.classes]
+        times = [
+            [
+                max((min(all_reduce(2, link).lower_bound(size) for link in links) for size in sizes), default=0)
+                for links in row
+            ]
+            for row in rows
+        ]
+        return np.array(times, np.int64)
 
     def _terms(
         self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array, *full: Array
