@@ -131,7 +131,7 @@ def _by_hand(model: Model, cluster: Cluster, batch: int, plans: Sequence[tuple[i
 
 def _priced(model: Model, cluster: Cluster, batch: int, **written: Any) -> int | None:
     """The step in nanoseconds of a hand-written plan, None if it does not fit or is none."""
-    quickly: dict[str, Any] = {"time_limit": PRICING, "teams": (1,), "depths": (1,)}  # the search is not what is asked for
+    quickly: dict[str, Any] = {"time_limit": PRICING, "teams": (1,), "depths": (1,)}  # the search is not asked for
     try:
         own = judge(model, cluster, batch, optimizer="adam", **written, **quickly)
     except PipeplanError:
