@@ -41,6 +41,10 @@ def _question(node: AggregateNode) -> Hashable:
     return teams, space.model.slices, node.size, widths, node.alternating, rules
 
 
+A_FEW = 8
+"""Most nodes that are opened together behind a close bound."""
+
+
 @dataclass
 class JoinedSpacesNode(Node):
     """Aggregate nodes of one micro-batch size and number of replicas; each with its problem, once that is known.
@@ -78,7 +82,7 @@ class JoinedSpacesNode(Node):
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound of all; if that is not enough, closely where they are alike, then divide them in two.
 
-        What raises nothing closely is not tried on the halves: the nodes have programmes that bound more.
+        Closely, halves are not tried where nothing was raised, or of a few: the nodes have programmes that bound more.
         """
         if search.cutoff is None:
             return Step.split([node for node, _ in self.members])
@@ -98,7 +102,7 @@ class JoinedSpacesNode(Node):
             return Step.split([replace(self, slice=4 * self.slice)])
         parts = halves(np.array([_measures(problem) for _, problem in members]))
         below = [[members[i] for i in part] for part in parts] if all(parts) else [[own] for own in members]
-        if self.closely and self.bound < before * (1 + ESTIMATED_LATER):
+        if self.closely and (self.bound < before * (1 + ESTIMATED_LATER) or len(members) <= A_FEW):
             below = [[own] for own in members]
         return Step.split([self._below(each) for each in below])
 
