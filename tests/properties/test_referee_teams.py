@@ -18,6 +18,7 @@ from pipeplan.search.space import space
 from pipeplan.search.space.opening import Opening
 from referee import questions
 from referee.bridge import ask
+from referee.operators import in_equal_teams
 from referee.placed import PLACED
 from referee.verdict import judge
 
@@ -267,3 +268,12 @@ def test_unlike_teams_have_one_stage_each(monkeypatch: pytest.MonkeyPatch) -> No
     document = questions.question(1_600_600)
     assert document["job"]["unlike_teams"] and {*document["job"]["schedules"]} == {*PLACED}
     assert judge(document, ask(document)).faults == []
+
+
+@pytest.mark.parametrize("seed", [1_722_207, 1_722_056])
+def test_only_teams_of_two_are_answered(seed: int) -> None:
+    """A way that splits samples is not closed by the bound of ways that do not; no time is an answer without teams."""
+    document = questions.question(seed)
+    in_equal_teams(document)
+    document["job"]["teams"] = [2]
+    assert not judge(document, ask(document)).faults

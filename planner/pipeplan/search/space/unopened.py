@@ -170,8 +170,8 @@ class LeastSteps:
         self._bounds[between, size] = max(self._bounds[between, size], bound)
 
     def of(self, between: Between | None, size: int) -> int:
-        """Return a bound as far as it is known; 0 where there is none."""
-        return self._bounds.get((between, size), 0)
+        """Return a bound on ways along one axis, those that split samples included, as far as it is known; or 0."""
+        return min((self._bounds[each, size] for each in (between, None) if (each, size) in self._bounds), default=0)
 
     def _raise(self, between: Between | None, size: int) -> None:
         """Raise a bound once and for all."""
