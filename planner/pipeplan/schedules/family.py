@@ -122,6 +122,26 @@ def family_of(schedule: Schedule, summary: str) -> Family:
     return Family(schedule.family, *ways, frozenset(), summary, two_lanes=schedule.two_lanes)
 
 
+def of_stages(family: Family, devices: int) -> Family:
+    """Return the family of the stages themselves of one that counts all that a device runs of several as one stage."""
+    ways = partial(_on_devices, family, devices), partial(_held_by_stages, family, devices)
+    return Family(family.name, *ways, frozenset(), family.summary)
+
+
+def _on_devices(family: Family, devices: int, replicas: Sequence[int], micro_batches: int) -> Schedule:
+    return family.write(replicas[:devices], micro_batches)
+
+
+def _held_by_stages(family: Family, devices: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """Return what any lane holds of each stage; lanes have the same lists for equally many micro-batches."""
+    every = {max(micro_batches // replicas[0], 1), largest_share(replicas[0], micro_batches)}
+    lanes = [family.write((1,) * devices, many) for many in every]
+    return tuple(
+        max(most_in_flight(lane.orders[device], stage) for lane in lanes for device in homes)
+        for stage, homes in enumerate(lanes[0].homes)
+    )
+
+
 def _always(_replicas: Sequence[int], _micro_batches: int, *, answer: Answer) -> Answer:
     return answer
 

@@ -121,8 +121,9 @@ class PlacedFamily:
         homes = self.placement(devices, chunks, copies)
         own = [[stage for stage, on in enumerate(homes) if rank in on] for rank in range(devices * copies)]
         ends = [closing(stages, list(map(len, homes))) for stages in own]
-        each = [list(self.orders(devices, len(range(c, micro_batches, copies)), chunks)) for c in range(copies)]
-        orders = [_of_copy(each[c][device], c, copies) for device in range(devices) for c in range(copies)]
+        many = [len(range(c, micro_batches, copies)) for c in range(copies)]
+        each = {own: list(self.orders(devices, own, chunks)) for own in set(many)}
+        orders = [_of_copy(each[own][device], c, copies) for device in range(devices) for c, own in enumerate(many)]
         return Schedule(self.name, tuple((*order, *end) for order, end in zip(orders, ends, strict=True)))
 
     def placement(self, devices: int, chunks: int | None = None, copies: int = 1) -> Placement:

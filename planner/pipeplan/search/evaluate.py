@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from math import gcd
 
@@ -30,7 +30,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, period, recurrence, rolling_period, simulate
-from pipeplan.simulate.islands import longest_makespan
+from pipeplan.simulate.islands import longest_makespan, longest_of_lanes
 from pipeplan.simulate.rolling import BATCHES
 
 SECONDS_PER_ACTION = 3e-6
@@ -40,6 +40,8 @@ SHARE_OF_RECURRENCE = 0.25
 FINISH_LISTS, FINISH_CHECKS = 2.0, 6.0
 """Time to write and compare the action lists of a result, and to check them, as multiples of its simulation time. Of
 replicas whose lists are alike one is checked."""
+ISLAND = 16
+"""About as many replicas of stages on the same devices are simulated: two islands of a node's."""
 LEAST_MEASURED = 20_000
 """Least actions of a plan for which the machine's speed is measured."""
 SAMPLED = 250
@@ -124,6 +126,8 @@ def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> in
     if follows_recurrence(candidate):
         find = recurrence.period if long_run else recurrence.step_time
         return find(pipeline, candidate.micro_batches, candidate.in_flight)
+    if candidate.placement and not long_run:
+        return longest_of_lanes(partial(candidate.lists, pipeline), pipeline, candidate.micro_batches)
     return (_period(candidate) if long_run else makespan)(candidate.schedule(pipeline), pipeline)
 
 
@@ -189,11 +193,14 @@ def sums_with_itself(pipeline: Pipeline) -> tuple[int, ...] | None:
 
 def overfull(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]]:
     """Yield each rank that does not hold all its stages at once, the bytes that it needs by its list, and its limit."""
-    pipeline, schedule = evaluated.pipeline, evaluated.schedule
-    for rank, (order, limit) in enumerate(zip(schedule.orders, pipeline.limits, strict=True)):
-        needed = peak_of_list(order, rank, pipeline, schedule.two_lanes)
-        if needed > limit:
-            yield rank, needed, limit
+    pipeline, candidate = evaluated.pipeline, evaluated.candidate
+    replicas, many = candidate.replicas[0], candidate.micro_batches
+    for lane in sorted({0, many % replicas}):  # those before it have a micro-batch more
+        schedule = candidate.lists(pipeline, 1, len(range(lane, many, replicas)))
+        for order, rank in zip(schedule.orders, sorted({own[lane] for own in pipeline.placement}), strict=True):
+            needed, limit = peak_of_list(order, rank, pipeline, schedule.two_lanes), pipeline.limits[rank]
+            if needed > limit:
+                yield rank, needed, limit
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
@@ -230,7 +237,7 @@ class Pace:
         return (time.monotonic() - began) / (8 * SAMPLED)
 
     def _simulate(self, candidate: Candidate) -> float:
-        count = actions(candidate)
+        count = actions(candidate) * min(ISLAND / candidate.replicas[0], 1.0) if candidate.laid else actions(candidate)
         return count * (self._seconds if count >= LEAST_MEASURED else SECONDS_PER_ACTION)
 
     def simulate(self, candidate: Candidate) -> float:
@@ -264,4 +271,5 @@ def small_enough(candidate: Candidate) -> bool:
 def actions(candidate: Candidate) -> int:
     """Number of actions that are simulated: a forward and a backward of each micro-batch on each stage."""
     batches = BATCHES if candidate.chain.staleness else 1
-    return 2 * candidate.micro_batches * candidate.chain.slices * candidate.depth * batches
+    rounds = candidate.chain.rounds if candidate.unfolding is not None else 1
+    return 2 * candidate.micro_batches * candidate.chain.slices * candidate.depth * rounds * batches

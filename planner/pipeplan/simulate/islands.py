@@ -11,7 +11,7 @@ Thousands of replicas are often on one kind of island. Sums of gradients begin w
 backwards, and a step ends with the last of them: so it takes as long as the longest of the islands.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import chain
 from math import gcd
@@ -40,32 +40,57 @@ def longest_makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     PlanError
         As in `pipeplan.simulate.simulate`, of an island's lists.
     """
-    many, ranks = schedule.micro_batches, [rank for own in pipeline.placement for rank in own]
-    own_ranks = len(set(ranks)) == len(ranks) and schedule.batches == 1
-    alike = list(_alike(pipeline, many)) if own_ranks else []
+    many = schedule.micro_batches
+    alike = list(_alike(pipeline, many)) if schedule.batches == 1 and _in_lanes(pipeline) else []
     if not alike or (pipeline.coupled and len(alike) > 1) or len(alike[0][0]) == min(gcd(*pipeline.replicas), many):
         return makespan(schedule, pipeline)
     longest, like = 0, like_lanes(schedule, pipeline.placement) == gcd(*pipeline.replicas)
     for group in alike:
-        part = _island(pipeline, None, group[0])
-        homes = sorted(chain.from_iterable(part.placement))
-        place = {rank: number for number, rank in enumerate(homes)}
-        alone = replace(
-            part,
-            placement=tuple(tuple(place[rank] for rank in own) for own in part.placement),
-            runtime=tuple(pipeline.runtime[rank] for rank in homes),
-            limits=tuple(pipeline.limits[rank] for rank in homes),
-        )
+        alone = _alone(pipeline, group[0])
         for orders in {_orders(schedule, pipeline, each) for each in group[: 1 if like else None]}:
             longest = max(longest, makespan(replace(schedule, orders=orders), alone))
     return longest
+
+
+def longest_of_lanes(write: Callable[[int, int], Schedule], pipeline: Pipeline, micro_batches: int) -> int:
+    """Return the makespan in nanoseconds of lists that ``write(replicas, micro_batches)`` gives each island.
+
+    All stages have as many replicas, and a rank is the same replica of all its stages.
+    """
+    replicas, longest = len(pipeline.placement[0]), 0
+    for remainders, *_ in _alike(pipeline, micro_batches):
+        own = write(len(remainders), len(_of(remainders, replicas, micro_batches)))
+        longest = max(longest, makespan(own, _alone(pipeline, remainders)))
+    return longest
+
+
+def _in_lanes(pipeline: Pipeline) -> bool:
+    """Return whether no rank belongs to several lanes."""
+    lane: dict[int, int] = {}
+    divisor = gcd(*pipeline.replicas)
+    return all(
+        lane.setdefault(rank, j % divisor) == j % divisor for own in pipeline.placement for j, rank in enumerate(own)
+    )
+
+
+def _alone(pipeline: Pipeline, remainders: list[int]) -> Pipeline:
+    """Return the lanes with these remainders as a pipeline, its ranks counted from 0."""
+    part = _island(pipeline, None, remainders)
+    homes = sorted({*chain.from_iterable(part.placement)})
+    place = {rank: number for number, rank in enumerate(homes)}
+    return replace(
+        part,
+        placement=tuple(tuple(place[rank] for rank in own) for own in part.placement),
+        runtime=tuple(pipeline.runtime[rank] for rank in homes),
+        limits=tuple(pipeline.limits[rank] for rank in homes),
+    )
 
 
 def _orders(schedule: Schedule, pipeline: Pipeline, remainders: list[int]) -> tuple[tuple[Action, ...], ...]:
     """Return the lists of an island's ranks, its micro-batches counted from 0."""
     divisor = gcd(*pipeline.replicas)
     number = {m: i for i, m in enumerate(_of(remainders, divisor, schedule.micro_batches))}
-    ranks = sorted(own[j] for own in pipeline.placement for j in _of(remainders, divisor, len(own)))
+    ranks = sorted({own[j] for own in pipeline.placement for j in _of(remainders, divisor, len(own))})
     return tuple(
         tuple(
             Action(kind, stage, number[m] if kind.per_micro_batch else m, part)
@@ -100,7 +125,7 @@ def _alike(pipeline: Pipeline, micro_batches: int) -> list[list[list[int]]]:
     forms: dict[object, list[list[int]]] = {}
     for remainders in apart:
         part, many = _island(pipeline, micro_batches, remainders), len(_of(remainders, divisor, micro_batches))
-        order = np.argsort(np.concatenate(part.placement)).tobytes()  # ties go to the lower device
+        order = np.argsort(np.concatenate(part.placement), kind="stable").tobytes()  # ties go to the lower device
         forms.setdefault((many, order, _numbered([*part.transfers, *part.returns])), []).append(remainders)
     return list(forms.values())
 

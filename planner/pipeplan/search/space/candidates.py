@@ -20,7 +20,7 @@ from pipeplan.costs.assembly import assemble, own_ranks
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import PLACED, Family
-from pipeplan.schedules.family import family_of
+from pipeplan.schedules.family import of_stages
 from pipeplan.search.space.constraints import Constraints, Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
 from pipeplan_formulations.partition import ChainPartition, LinkResource
@@ -178,6 +178,12 @@ class Candidate:
         """The family's schedule on a pipeline that `pipeplan.costs.assembly.assemble` made of the chain."""
         return with_reductions(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
 
+    def lists(self, pipeline: Pipeline, replicas: int, micro_batches: int) -> Schedule:
+        """The same of a part of the replicas, equally many of all stages, which sum with the others."""
+        alone = [(stage,) for stage, many in enumerate(self.replicas) if many > 1]
+        written = self.family.write((replicas,) * self.depth, micro_batches)
+        return with_reductions(written, [*alone, *pipeline.tied])
+
     def certain(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline with only those stages tied that are tied in every partition.
 
@@ -244,7 +250,7 @@ class Candidate:
         found = replace(
             self,
             chain=chain.in_halves if self.family.splits else chain,
-            family=family_of(self.family.write(self.replicas, self.micro_batches), self.family.summary),
+            family=of_stages(self.family, self.depth),
             cuts=self.unfolding.constraints.cuts,
             where=self.unfolding.constraints.where(groups),
             placement=tuple(ranks[device] for _, device in homes),
