@@ -21,8 +21,10 @@ and takes no more time. So one label per usage is enough for a bound. Recomputat
 the least k of the in-flight rule counts in memory and the largest in warm-up. The tensors received at the start of a
 stage are a lower bound that keeps the argument true: a later start never needs more of them than it drops.
 
-A target that this does not exclude is tried with each stage once for every range of its counts, of which memory has the
-first and warm-up the last; then with H and A of `PricedLayers`, which stages on all devices together can reach.
+Where all stages have one width, a target that this does not exclude is tried for ranges of the first stage's E_0: that
+stage keeps to the largest, and H and A of all have the least. Then it is tried with each stage once for every range of
+its counts, of which memory has the first and warm-up the last; then with H and A of `PricedLayers`, which stages on all
+devices together can reach.
 
 Where kinds take unlike numbers of units, the units from a stage on determine their flow within limits only, from which
 k is. So there is a label for each range of the flow of all stages, which narrows them, and H and A are those of
@@ -35,7 +37,9 @@ An end is found by bisection too, for all usages of as many units at once, so a 
 log n) operations on arrays. docs/bounds/allocation.md has the proofs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -50,6 +54,7 @@ from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.pass_times import Times
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 ACCURACY = 2e-3
 """Relative accuracy of the bisection of T."""
@@ -59,6 +64,8 @@ ROUNDS = 2
 """Most times that layers are priced for the first target: prices raise A, and A excludes stages."""
 WORTH = 2e-3
 """A further time has to be worth at least this share of A."""
+CLOSE = 5e-3
+"""Ranges of E_0 are divided until they are so narrow, relative to T."""
 MOST_TRACED = 4
 """Allocations that are traced for the least T found."""
 
@@ -106,7 +113,7 @@ class FurthestEnd:
                     return high
         except OutOfTimeError:
             return low
-        low = self._bisected(low, top, accuracy, whole=False)[0]
+        low = self._bisected(low, top, accuracy, self._within)[0]
         return self._raised(low, top, accuracy, priced) if closely else low
 
     def _raised(self, low: int, high: int, accuracy: float, above: PricedLayers | None) -> int:
@@ -144,10 +151,27 @@ class FurthestEnd:
 
     def _excludes(self, target: int, priced: PricedLayers | None = None) -> bool:
         """True if no allocation is within the target."""
-        if priced is None and self._run(target) is None:
+        if priced is None and self._within(target) is None:
             return True
         ranged = self._tables.chooses or priced is not None
         return ranged and self._run(target, priced=priced, ranged=True) is None
+
+    def _within(self, target: int) -> _Reached | None:
+        """The state of a run that the target does not exclude; None if it excludes all ranges of E_0.
+
+        With several widths there is one range: a narrow first stage has hardly any E_0.
+        """
+        alike = len(self._problem.widths) == 1
+        waiting = [(0, self._reach.largest_once(target, self._tables.every) if alike else 0)]
+        while waiting:
+            low, high = waiting.pop()
+            found = self._run(target, once=(low, high if alike else UNLIMITED))
+            if found is not None and high - low <= CLOSE * target:
+                return found
+            if found is not None:
+                middle = (low + high) // 2
+                waiting += [(middle + 1, high), (low, middle)]
+        return None
 
     def _priced(self, target: int, above: PricedLayers | None) -> PricedLayers:
         """Layers at prices for a target; ``above``: for a larger one."""
@@ -164,18 +188,20 @@ class FurthestEnd:
 
         If the time is over, those for the least T that was met.
         """
-        found = self._bisected(low, high, accuracy)[1]
+        found = self._bisected(low, high, accuracy, partial(self._run, whole=True))[1]
         return [] if found is None else self._traced(found)
 
-    def _bisected(self, low: int, high: int, accuracy: float, whole: bool = True) -> tuple[int, _Reached | None]:
+    def _bisected(
+        self, low: int, high: int, accuracy: float, run: Callable[[int], _Reached | None]
+    ) -> tuple[int, _Reached | None]:
         """The least T of ``low`` … ``high`` that is not excluded, about, and the state of the least one met."""
         found: _Reached | None = None
         try:
-            found = self._run(high, whole)
+            found = run(high)
             low = high + 1 if found is None else low
             while high - low > accuracy * high:
                 middle = min(max(int((max(low, 1) * high) ** 0.5), low), high - 1)
-                better = self._run(middle, whole)
+                better = run(middle)
                 if better is None:
                     low = middle + 1
                 else:
@@ -185,11 +211,16 @@ class FurthestEnd:
         return low, found
 
     def _run(
-        self, target: int, whole: bool = False, priced: PricedLayers | None = None, ranged: bool = False
+        self,
+        target: int,
+        whole: bool = False,
+        priced: PricedLayers | None = None,
+        ranged: bool = False,
+        once: tuple[int, int] = (0, UNLIMITED),
     ) -> _Reached | None:
         """Furthest boundaries for a target; None if no usage reaches the last layer. ``whole``: for an allocation.
 
-        ``ranged``: stages for each range of counts.
+        ``ranged``: stages for each range of counts. ``once``: the least and the largest E_0.
         """
         tables = self._tables
         shape = len(tables.ranges[0]), self._grid.size
@@ -212,7 +243,7 @@ class FurthestEnd:
             start = state.end[at]
             head = state.head[at] if whole else self._head(flows, priced, own, start)
             passed = None if priced is None else priced.trips(own, own.usage, own.behind, start)
-            end = self._reach.furthest(own, start, head, trips[own.part], target, whole, passed)
+            end = self._reach.furthest(own, start, head, trips[own.part], target, whole, passed, once)
             if not whole:
                 np.maximum.at(state.end, (own.part, own.behind), end)
                 continue

@@ -13,6 +13,7 @@ from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_forward_before, least_work_before
 from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.pass_times import Times
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
@@ -57,17 +58,18 @@ class Reach:
         target: int,
         whole: bool = False,
         trips: RoundTrips | None = None,
+        once: tuple[int, int] = (0, UNLIMITED),
     ) -> Array:
         """The last end with which each stage stays within the target; its start if there is none.
 
         ``head`` and ``trip``: H and A at least; ``trips``: A by the end. ``whole``: as in `again`, and with the fewest
-        micro-batches in flight.
+        micro-batches in flight. ``once``: the least and the largest E_0.
         """
         problem, prefix = self._problem, self._problem.prefix
         forward, backward = prefix["forward"], prefix["backward"]
         step, work = not problem.endless, forward + backward
-        first = start == 0
-        room = (target - head) // own.share if step else target * problem.divisor // own.share
+        first, (least, largest) = start == 0, once
+        room = (target - head - least) // own.share if step else target * problem.divisor // own.share
         # Bisection between the start and the last end whose work alone is within the target.
         low, high = start.copy(), start.copy()
         for each in range(problem.kinds):
@@ -90,14 +92,15 @@ class Reach:
                 ahead = np.where(first[open_], 0, self._least_forward[a])
                 fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
                 late = np.maximum(many - (modes.least if whole else modes.most), 0)
-                once = np.where(first[open_], ending, 0)
+                finish = np.where(first[open_], np.maximum(ending, least), least)
+                fits &= np.where(first[open_], ending, 0) <= largest
                 passed = trip[open_] if trips is None else np.maximum(trip[open_], trips.through(open_, middle, f + b))
-                fits &= passed + self._delay(Times(f, b), kind, a, middle, late, many) + once <= target
+                fits &= passed + self._delay(Times(f, b), kind, a, middle, late, many) + finish <= target
                 if problem.trips_twice:
-                    fits &= self._twice(late, f + b, head, trip, trips, open_, middle) + once <= target
+                    fits &= self._twice(late, f + b, head, trip, trips, open_, middle) + finish <= target
                 if self._in_all:
                     through = problem.in_all(0, Times(f, b), many, middle)
-                    fits &= (head[open_] + through + once <= target) & (ahead + through + ending <= target)
+                    fits &= (head[open_] + through + finish <= target) & (ahead + through + ending <= target)
             else:
                 spent, beside = problem.once(kind, modes.w, a, middle)
                 fits &= (many * (f + b) + spent <= target * problem.divisor) & (beside <= target)
@@ -122,6 +125,14 @@ class Reach:
         passed = np.maximum(trip[open_], head + work + behind)
         found: Array = (late > 0) * (passed + late * work + behind)
         return found
+
+    def largest_once(self, target: int, modes: Modes) -> int:
+        """The largest E_0 of a stage of some modes whose work alone is within the target; 0 in an endless pipeline."""
+        if self._problem.endless or not len(modes.kind):
+            return 0
+        start = np.zeros_like(modes.kind)
+        end = self.furthest(modes, start, start, start, target)
+        return int(self._problem.endings(modes.kind, modes.w, start, end).max())
 
     def _delay(self, alone: Times, kind: Array, start: Array, end: Array, late: Array, many: Array) -> Array:
         """The one-stage delay e with late forwards, for stages with these F and B of their own."""

@@ -115,6 +115,13 @@ class StageTables:
         fewest, largest = (counts[w, flow - width] for counts, flow in zip(self._counts, (least, most), strict=True))
         return Modes(kind, w, share, fewest, largest if self._problem.alternating else share)
 
+    @cached_property
+    def every(self) -> Modes:
+        """Every mode, with any in-flight count."""
+        kind, w = np.array(self._problem.every_mode, np.int64).reshape(-1, 2).T
+        share = self._shares[w]
+        return Modes(kind, w, share, np.ones_like(share), share)
+
     @property
     def chooses(self) -> bool:
         """True if counts are a choice that matters."""
