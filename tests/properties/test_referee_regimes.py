@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from helpers.quick import rarely
 from pipeplan.costs.collectives import Ring
 from pipeplan.search.any_order import AnyOrderNode
 from pipeplan.search.graph.node import GraphNode
-from pipeplan.search.nodes import layouts
+from pipeplan.search.nodes import layouts, least_ways
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
 from pipeplan.search.nodes.joined_spaces import JoinedSpacesNode
+from pipeplan.search.nodes.least_ways import RoundsNode
 from pipeplan.search.nodes.partitions import PartitionsNode
+from pipeplan.search.nodes.row_tables import RowTables
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import InFlightBox
@@ -25,6 +28,7 @@ from pipeplan_formulations.partition import listing
 from referee.bridge import ask
 from referee.operators import in_equal_teams
 from referee.questions import question
+from referee.rounds import in_rounds
 from referee.verdict import judge
 
 space = import_module("pipeplan.search.space.space")
@@ -53,7 +57,7 @@ class Regime:
 
     owner: Any
     name: str
-    thresholds: tuple[tuple[Any, str, int], ...] = ()
+    thresholds: tuple[tuple[Any, str, Any], ...] = ()
     exact: bool = True
     when: Callable[[tuple[Any, ...], Any], bool] = field(default=lambda arguments, result: True)
     suits: Callable[[dict[str, Any]], bool] = field(default=lambda document: True)
@@ -109,8 +113,30 @@ def late(document: dict[str, Any]) -> None:
     document["job"]["zero"] = [level for level in document["job"].get("zero", ()) if level < 2]
 
 
+def loops(document: dict[str, Any]) -> None:
+    """Devices have one stage each, or two."""
+    job = document["job"]
+    in_rounds(Random(f"rounds {len(document['model']['layers'])}, {job['batch']}"), document)
+    for name in ("objective", "intra_layer", "staleness", "slices", "strategy", "pin", "order", "schedules"):
+        job.pop(name, None)
+    document["cluster"]["overlap"] = True
+    job["chunks"] = [1, 2]
+
+
+def loops_of_teams(document: dict[str, Any]) -> None:
+    """The same of teams of one size."""
+    in_equal_teams(document)
+    loops(document)
+
+
+def every_width(_per_node: int, most: int) -> list[int]:
+    """As `even_widths`, with no number of replicas left out."""
+    return [*range(1, most + 1)]
+
+
 AGGREGATES = ((space, "FEW", 0), (space, "PAIRS", 0))
 UNLISTED = (listing, "MOST", 0)
+MANY = (*AGGREGATES, (space, "even_widths", every_width), *((each, "MANY_UNITS", 0) for each in (space, least_ways)))
 LARGE = (*AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
     "tree of aggregates": Regime(AggregateNode, "_below", AGGREGATES, suits=free, first=21),
@@ -193,6 +219,10 @@ REGIMES = {
     "enumerated shapes": Regime(shapes.DeviceGroupsNode, "advance", ((space, "PAIRS", 0),), first=37),
     "listed partitions": Regime(PartitionsNode, "advance", first=39),
     "many partitions": Regime(family_node.FamilyNode, "advance", (UNLISTED,), first=39),
+    "rows of many devices": Regime(
+        RowTables, "closer", MANY, when=lambda arguments, result: arguments[0]._space.evenly, suits=free, change=loops
+    ),
+    "rows of many teams": Regime(RoundsNode, "_of_rows", MANY, suits=free, change=loops_of_teams, first=8),
     "no solver": Regime(
         family_node.FamilyNode,
         "advance",

@@ -91,17 +91,40 @@ class Exposed:
         return np.where(reduces, np.maximum(self._base[row] + most - self._ahead[(*row, a)], 0), 0)
 
 
+class InTurn:
+    """E of any spans on rows of devices that sum for several stages in turn.
+
+    It is that of some of the sums, or what is left of all if a last backward of each stage hides others, if that is
+    more.
+
+    Parameters
+    ----------
+    some : Exposed
+    left : array of int, shape (..., n)
+        All sums of each layer, less the backwards that may hide sums.
+    """
+
+    def __init__(self, some: Exposed, left: Array) -> None:
+        self._some, self._left = some, sums_before(left)
+
+    def __call__(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:
+        """E of layers a … b − 1 on the row with these indices; shapes broadcast."""
+        found: Array = np.maximum(self._some(row, a, b), self._left[(*row, b)] - self._left[(*row, a)])
+        return found
+
+
 class Collectives:
     """R of any spans, on rows of devices: what their sums leave exposed, and what their gathers do.
 
     Parameters
     ----------
-    sums, gathers : Exposed
+    sums : Exposed or InTurn
+    gathers : Exposed
     everywhere : bool
         Gathers count on every stage, not on the first one only.
     """
 
-    def __init__(self, sums: Exposed, gathers: Exposed, everywhere: bool) -> None:
+    def __init__(self, sums: Exposed | InTurn, gathers: Exposed, everywhere: bool) -> None:
         self._sums, self._gathers, self._everywhere = sums, gathers, everywhere
 
     def __call__(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:

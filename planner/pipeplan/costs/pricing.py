@@ -342,6 +342,14 @@ class Prices:
         least: Array = np.minimum.reduce([self.reduce(kind, ring) for ring in among])
         return least
 
+    def least_sums(self, kind: DeviceKind, among: Sequence[Collective]) -> Array:
+        """The least over some rings of the sums of all runs of each super layer, but of shared weights; shape (n,)."""
+        assert self.model.folding is not None and self.model.unfolded is not None
+        sums = self.unfolded.least_reduce(kind, among) * self.sums
+        tied = {name for tie in self.model.unfolded.ties for name in tie.layers}
+        alone = np.array([name not in tied for name in self.model.unfolded.names])
+        return folded.total(self.model.folding, sums * alone)
+
     def least_update(self, kind: DeviceKind, micro_batch: int, among: Sequence[Collective]) -> Array:
         """The least of `update` and `lost` together over some rings; shape (n,)."""
         table = self.table(kind, micro_batch)

@@ -212,12 +212,11 @@ class Scope:
     @cached_property
     def omitted_widths(self) -> frozenset[int]:
         """Numbers of replicas that the job allows and no layout has, as there would be too many layouts."""
+        allowed = {r for r in self.job.replicas or range(1, self.max_replicas + 1) if r <= self.max_replicas}
         if self.layouts is None:
-            return frozenset()
-        allowed = self.job.replicas or range(1, self.max_replicas + 1)
-        return frozenset(
-            r for r in allowed if r <= self.max_replicas and r not in self.equal and (not self.unit or r % self.unit)
-        )
+            listed_ones = self.space.listed.replicas
+            return frozenset(allowed.difference(listed_ones) if listed_ones else ())
+        return frozenset(r for r in allowed if r not in self.equal and (not self.unit or r % self.unit))
 
     def not_searched(self) -> Iterator[str]:
         """Yield the sentences on plans that are not searched."""
@@ -284,11 +283,11 @@ class Scope:
 
     def _layouts_left_out(self) -> Iterator[str]:
         """Yield the sentences on placements that are left out on large clusters."""
+        if self.omitted_widths:
+            yield sentences.OTHER_WIDTHS
         if self.layouts is None:
             return
         allowed = [r for r in self.job.replicas or range(1, self.max_replicas + 1) if r <= self.max_replicas]
-        if self.omitted_widths:
-            yield sentences.OTHER_WIDTHS
         if self.uneven and self.unit is None:
             yield sentences.ONE_WIDTH
         elif self.uneven and any(r % (self.unit or 1) for r in allowed):

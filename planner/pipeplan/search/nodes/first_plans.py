@@ -15,7 +15,7 @@ from pipeplan_formulations.common.report import Limits
 
 SECONDS = 4.0
 """Most seconds for the allocations of one node."""
-SHARE = 0.05
+SHARE = 0.03
 """Share of the time limit in which allocations are sought with teams of one size, if there is a plan."""
 
 

@@ -21,7 +21,7 @@ from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.wording import counted
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.regimes import REGIMES
-from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, shares_equally
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, even_widths, shares_equally
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import Allocation
@@ -201,12 +201,7 @@ def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int, micro_batches:
         return sorted(r for r in set(job.replicas) if r <= most)
     if sum(len(each.devices) for each in classes) <= SMALL:
         return list(range(1, most + 1))
-    node = max(each.per_node for each in classes)
-    inside = [r for r in range(1, node + 1) if node % r == 0]
-    nodes = [node * k for k in range(2, most // node + 1)]
-    if len(nodes) > UNITS:  # powers of two, and three times them
-        nodes = sorted({node * k * 2**i for k in (1, 3) for i in range(most.bit_length())})
-    return [r for r in (*inside, *nodes) if r <= most]
+    return even_widths(max(each.per_node for each in classes), most)
 
 
 def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | None) -> Layout:

@@ -21,7 +21,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.folded import folded
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharding.least_way import least_model, most_model
-from pipeplan.search import nodes_of
+from pipeplan.search import least_shared, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
@@ -30,7 +30,7 @@ from pipeplan.search.nodes.row_tables import Row, bounds_rows
 from pipeplan.search.nodes.rows import RowsNode, bounded_rows, try_row, turn_of
 from pipeplan.search.space.candidates import Candidate, Laid
 from pipeplan.search.space.lower_bounds import LowerBounds
-from pipeplan.search.space.space import ANY, Space
+from pipeplan.search.space.space import ANY, MANY_UNITS, Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
@@ -40,11 +40,23 @@ def bounds_ways(space: Space) -> bool:
 
     Only small spaces are bounded in milliseconds; `JoinedSpacesNode` bounds large ones of ways that are priced.
     """
+    return space.small and _proved(space)
+
+
+def bounds_rounds(own: Spaces) -> bool:
+    """Whether plans of a way with several stages of a device each are bounded by the least way of several."""
+    spaces = [*own.in_one_round]
+    many = len(own.cluster.devices) > MANY_UNITS and own.cluster.overlap is Overlap.COPY
+    if many and not any(map(own.splits, own.every_laid)):
+        return bool(spaces) and all(map(_proved, spaces))
+    return bool(spaces) and all(map(bounds_ways, spaces))
+
+
+def _proved(space: Space) -> bool:
     job = space.job
     step = job.objective is Objective.STEP and not job.staleness and ANY not in job.schedules
     whole = space.model.slicing is None and (space.unfolding is not None or not space.splits)
-    proved = step and whole and space.cluster.overlap is not Overlap.STREAM
-    return proved and space.small
+    return step and whole and space.cluster.overlap is not Overlap.STREAM
 
 
 @dataclass(kw_only=True, eq=False)
@@ -150,15 +162,18 @@ def in_rounds(every: Iterable[Spaces]) -> Iterator["RoundsNode"]:
 
 @dataclass
 class RoundsNode(Node):
-    """Plans of several small ways at one micro-batch size with several stages on each team, laid in these ways.
+    """Plans of several ways at one micro-batch size with several stages on each team, laid in these ways.
 
-    They are bounded together before each has spaces of such plans.
+    They are bounded together before each has spaces of such plans; on many teams by rows of modes, and then those of
+    each half of the ways. ``open``: which foldings and levels of ZeRO may still have better plans; None is all.
     """
 
     bound: int
     ways: Sequence[Spaces] = field(repr=False)
     size: int
     laid: Sequence[Laid]
+    open: frozenset[Hashable] | None = None
+    raised: bool = False
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -167,16 +182,53 @@ class RoundsNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Late, as all plans with several stages of a device."""
-        return Turn.LATE
+        """Late, as all plans with several stages of a device, unless there are many teams."""
+        return Turn.BY_BOUND if self._many else Turn.LATE
+
+    @property
+    def _many(self) -> bool:
+        return len(self.ways[0].cluster.devices) > MANY_UNITS
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Bound all plans by the least way, then open the nodes of each way if some plan may fit and be better."""
-        self.bound = max(self.bound, lower_bound(self._least(), search))
+        if self._many and not self.raised:
+            self.raised = True
+            bounds = (least_shared(own, self.size) for own in self._least())
+            self.bound = max(self.bound, min(bounds, default=UNLIMITED))
+            return _closed(self.bound, search) or Step.split([self])
+        self.bound = max(self.bound, self._of_rows(search) if self._many else lower_bound(self._least(), search))
         if closed := _closed(self.bound, search):
             return closed
+        if self._many and len(self.ways) > 1:
+            parts = halves(np.array([_measures(own.lowest, self.size) for own in self.ways]))
+            below = [[self.ways[i] for i in part] for part in parts] if all(parts) else [[own] for own in self.ways]
+            return Step.split([replace(self, ways=own) for own in below])
         nodes = nodes_of(promising(chain.from_iterable(map(self._spaces, self.ways))))
         return Step.split([*together(node for node in nodes if isinstance(node, SpaceNode) and node.size == self.size)])
+
+    def _of_rows(self, search: PlanSearch) -> int:
+        """A lower bound on the plans of the least way, by rows of modes, at most the cutoff; `UNLIMITED` without any.
+
+        The row that has it is tried on the fastest way.
+        """
+        most, found = most_model([own.model for own in self.ways], self.size), dict[Hashable, Row]()
+        for space in self._least():
+            folding = space.model.folding
+            assert folding is not None, "its devices have several stages"
+            hiding = folded(most, folding.rounds, folding.turns)
+            assert hiding is not None, "as many layers as in each of the ways"
+            prices = Prices(hiding, space.cluster, space.job, space.split)
+            rows = bounded_rows(space, self.size, search.cutoff, prices, one=True)
+            found |= {_kind(space): row for row in rows[:1] if not search.fathoms(row.bound)}
+        self.open = frozenset(found)
+        if not found:
+            return UNLIMITED if search.cutoff is None else search.cutoff
+        best = min(found, key=lambda kind: found[kind].bound)
+        fastest = min(self.ways, key=lambda own: _measures(own.lowest, self.size))
+        for own in self._spaces(fastest):
+            if _kind(own) == best:
+                try_row(search, own, self.size, found[best])
+        return found[best].bound
 
     def _least(self) -> Iterator[Space]:
         """The spaces of the least way."""
@@ -186,8 +238,14 @@ class RoundsNode(Node):
         return self._spaces(Spaces(model, first.cluster, job, first.split, halved=first.halved))
 
     def _spaces(self, own: Spaces) -> Iterator[Space]:
-        """The spaces of a way."""
-        return chain.from_iterable(own.at(laid) or () for laid in self.laid)
+        """The spaces of a way that may still have better plans."""
+        every = chain.from_iterable(own.at(laid) or () for laid in self.laid)
+        return (space for space in every if self.open is None or _kind(space) in self.open)
+
+
+def _kind(space: Space) -> Hashable:
+    """What a device's stages are, and the level of ZeRO."""
+    return space.model.folding, space.job.level
 
 
 @dataclass
@@ -232,7 +290,7 @@ class LeastWaysNode(Node):
             return Step.split(self._nodes)
         for node in self._nodes:
             node.bound = max(node.bound, self.bound)
-        parts = halves(np.array([_measures(own[0]) for own in self.ways]))
+        parts = halves(np.array([_measures(own[0].space, own[0].size) for own in self.ways]))
         below = [[self.ways[i] for i in part] for part in parts] if all(parts) else [[own] for own in self.ways]
         return Step.split([LeastWaysNode.of(own) for own in below])
 
@@ -250,9 +308,9 @@ class LeastWaysNode(Node):
         The row that has it is tried on the fastest way.
         """
         size, least = self._nodes[0].size, cutoff
-        fastest = min(self.ways, key=lambda own: _measures(own[0]))
+        fastest = min(self.ways, key=lambda own: _measures(own[0].space, size))
         for level, spaces in self._levels().items():
-            for row in least_rows(spaces, size, cutoff)[:1]:
+            for row in least_rows(spaces, size, cutoff, one=True)[:1]:
                 least = min(least, row.bound)
                 for node in fastest:
                     if node.space.job.level == level and not search.fathoms(row.bound):
@@ -274,14 +332,14 @@ def least_space(spaces: Sequence[Space], size: int) -> Space:
     return Space(_of_model(least_model, spaces, size), first.cluster, job, first.split)
 
 
-def least_rows(spaces: Sequence[Space], size: int, most: int | None = None) -> list[Row]:
+def least_rows(spaces: Sequence[Space], size: int, most: int | None = None, one: bool = False) -> list[Row]:
     """Return the rows of modes of the least way of all, bounded as `bounded_rows` does: for each of the ways.
 
     Their sums and gathers are hidden as in the way that hides most.
     """
     space = least_space(spaces, size)
     hiding = Prices(_of_model(most_model, spaces, size), space.cluster, space.job, space.split)
-    return bounded_rows(space, size, most, hiding)
+    return bounded_rows(space, size, most, hiding, one)
 
 
 def _of_model(join: Callable[[Sequence[Model], int], Model], spaces: Sequence[Space], size: int) -> Model:
@@ -293,9 +351,9 @@ def _of_model(join: Callable[[Sequence[Model], int], Model], spaces: Sequence[Sp
     return own
 
 
-def _measures(node: SpaceNode) -> tuple[int, int, int]:
+def _measures(space: Space, size: int) -> tuple[int, int, int]:
     """Time, saved bytes and parameters of all layers of a way on the first kind of device."""
-    prices = node.space.prices if node.space.unfolding is None else node.space.unfolding.prices
-    table = prices.table(node.space.classes[0].kind, node.size)
-    parameters = sum(layer.parameters for layer in node.space.model.layers)
+    prices = space.prices if space.unfolding is None else space.unfolding.prices
+    table = prices.table(space.classes[0].kind, size)
+    parameters = sum(layer.parameters for layer in space.model.layers)
     return int((table.forward + table.backward).sum()), int(table.saved.sum()), parameters

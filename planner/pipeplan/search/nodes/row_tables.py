@@ -32,6 +32,10 @@ from pipeplan_formulations.partition.spans import NEVER
 
 WRITTEN = 4096
 """Most micro-batches of a step, over all devices, of which lists are written to see what devices hold."""
+CLOSE, RANGES = 3e-3, 16
+"""E_0 of first stages that are bounded together differ by this share of the least step, or one part in so many."""
+LOT = 32
+"""Rows that are bounded at once."""
 
 
 def bounds_rows(space: Space) -> bool:
@@ -39,7 +43,13 @@ def bounds_rows(space: Space) -> bool:
     job, model = space.job, space.model
     step = job.objective is Objective.STEP and not job.staleness and job.level < SHARDED
     whole = model.slicing is None and (model.folding is not None or not space.splits)
-    return step and whole and space.few and space.cluster.overlap is Overlap.COPY and ANY not in job.schedules
+    return (
+        step
+        and whole
+        and (space.few or space.evenly)
+        and space.cluster.overlap is Overlap.COPY
+        and ANY not in job.schedules
+    )
 
 
 class Row(NamedTuple):
@@ -49,50 +59,102 @@ class Row(NamedTuple):
     modes: Modes
     partition: Callable[[], Boundaries] | None = None
 
+    def order(self) -> tuple[int, int]:
+        """What rows are sorted by: the bound, then few stages first."""
+        return self.bound, len(self.modes)
+
 
 class RowTables(ShapeTables):
     """Least times and bytes of layers, or super layers, and the programme over them."""
 
-    def of_rows(self, rows: Sequence[Modes]) -> Iterator[Row]:
-        """Yield the least bound over all partitions of each row, in nanoseconds; `NEVER` where none fits."""
-        depth, largest = self._of_stages(rows)
-        n = self._forward.shape[1] - 1
+    def closer(self, rows: Sequence[Row], high: int, like: bool = False) -> Iterator[Row]:
+        """Yield the rows, bounded by `of_rows`, whose bounds are below ``high``."""
+        for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
+            for row, own in zip(lot, self.of_rows([row.modes for row in lot], high, like), strict=True):
+                if own.bound < high:
+                    yield own._replace(bound=max(own.bound, row.bound))
+
+    def of_rows(self, rows: Sequence[Modes], most: int = NEVER, like: bool = False) -> Iterator[Row]:
+        """Yield the least bound over all partitions of each row, in nanoseconds.
+
+        `NEVER` where none fits, or each has a first stage whose own bound is ``most`` or more. ``like``: as if each
+        stage of a row held as few micro-batches as the one that holds least, and none waited between rounds: that takes
+        a fraction of the time.
+        """
+        modes, (*bounds, finish) = self._of_stages(rows, like)
+        # Each row once for each range of its first stage's ends.
+        begins = self._begins(finish, bounds[1][:, :, 0], most)
+        copied, at = np.nonzero(modes[:, :1] == begins[0])
+        _, first, last, least = begins[:, at]
+        depth = np.array([len(row) for row in rows])[copied]
+        largest = self._largest(modes[copied], depth, np.maximum(least, self._joint_of(rows)[copied]), bounds)
         # reach[s][row, e]: the least of the largest bound of the stages before s, which hold layers 0 … e − 1
-        reach = [np.full((len(rows), n + 1), NEVER)]
+        n = self._forward.shape[1] - 1
+        reach, ends = [np.full((len(copied), n + 1), NEVER)], np.arange(n + 1)
         reach[0][:, 0] = 0
-        for s in range(depth.max()):
-            own, after = np.flatnonzero(depth > s), np.full((len(rows), n + 1), NEVER)
+        for s in range(modes.shape[1]):
+            own, after = np.flatnonzero(depth > s), np.full((len(copied), n + 1), NEVER)
             worst = largest(own, s)
             after[own] = np.maximum(worst, reach[s][own, None, :], out=worst).min(axis=2)
+            if s == 0:
+                after[(ends < first[:, None]) | (ends > last[:, None])] = NEVER
             reach.append(after)
-        for number, modes in enumerate(rows):
-            bound = int(reach[len(modes)][number, n])
-            yield Row(min(bound, NEVER), modes, partial(self._traced, largest, reach, number, len(modes)))
+        for number, row in enumerate(rows):
+            every = ((int(reach[len(row)][each, n]), each) for each in np.flatnonzero(copied == number).tolist())
+            bound, best = min(every, default=(NEVER, 0))
+            yield Row(min(bound, NEVER), row, partial(self._traced, largest, reach, best, len(row)))
 
     def stages_of(self, modes: Modes) -> list[Array]:
         """Return the largest bound of each stage of a row, by its end and its first layer."""
-        _, largest = self._of_stages([modes])
+        stages, (*bounds, finish) = self._of_stages([modes])
+        least = finish[stages[:, 0]].min(axis=1)
+        least = np.maximum(np.where(least < NEVER, least, 0), self._joint_of([modes]))
+        largest = self._largest(stages, np.array([len(modes)]), least, bounds)
         return [largest(np.array([0]), s)[0] for s in range(len(modes))]
 
-    def _of_stages(self, rows: Sequence[Modes]) -> tuple[Array, Callable[[Array, int], Array]]:
-        """Depths of rows, and a function of some rows, by number, and of a stage that they have."""
-        deepest = max(map(len, rows))
+    @staticmethod
+    def _begins(finish: Array, ending: Array, most: int) -> Array:
+        """Ranges of ends of a first stage: its mode, the first and the last end, and the least E_0; shape (4, m).
+
+        ``finish``, ``ending``: E_0 and own ending of each mode by its end, `NEVER` where it does not fit.
+        """
+        ranges = []
+        for mode, (own, bounds) in enumerate(zip(finish.tolist(), ending.tolist(), strict=True)):
+            some = [e for e, bound in enumerate(bounds) if bound < most]
+            step = max(CLOSE * min(bounds), (own[some[-1]] - own[some[0]]) / RANGES) if some else 0
+            while some:
+                count = next((i for i, e in enumerate(some) if abs(own[e] - own[some[0]]) > step), len(some))
+                ranges.append((mode, some[0], some[count - 1], min(own[e] for e in some[:count])))
+                some = some[count:]
+        return np.array(ranges, np.int64).reshape(-1, 4).T
+
+    def _of_stages(self, rows: Sequence[Modes], like: bool = False) -> tuple[Array, tuple[Array, ...]]:
+        """Number of the mode of each stage of each row, and what `_terms` says of these modes."""
         keys: dict[tuple[int, ...], int] = {}
-        stages = np.full((len(rows), deepest), -1)
+        stages = np.full((len(rows), max(map(len, rows))), -1)
         for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
-            for s, (mode, held) in enumerate(zip(modes, counts, strict=True)):
-                place = (0, 0) if self._round_waits is None else (s, len(modes))
+            least = tuple(map(min, zip(*counts, strict=True)))
+            for s, (mode, own) in enumerate(zip(modes, counts, strict=True)):
+                place, held = (0, 0) if like or self._round_waits is None else (s, len(modes)), least if like else own
                 key = mode.device_class, mode.replicas, *held[:2], *place, *held[2:]
                 stages[number, s] = keys.setdefault(key, len(keys))
-        depth = np.array([len(modes) for modes in rows])
-        way, ending, trip, least = self._terms(*np.array([*keys]).T)
-        there, hop = self._hop
+        return stages, self._terms(np.array([*keys]).T, waits=not like)
+
+    def _joint_of(self, rows: Sequence[Modes]) -> Array:
+        """The least E_0 of rows whose ends share weights."""
         ends = np.array([(modes[0].device_class, modes[-1].device_class) for modes in rows]).T
-        joint = np.where(depth > 1, self._joint[tuple(ends)], 0)
+        found: Array = np.where(np.array([len(modes) for modes in rows]) > 1, self._joint[tuple(ends)], 0)
+        return found
+
+    def _largest(
+        self, stages: Array, depth: Array, least: Array, bounds: Sequence[Array]
+    ) -> Callable[[Array, int], Array]:
+        """Return a function of some rows, by number, and of a stage that they have. ``least``: E_0 of each row."""
+        (way, ending, trip), (there, hop) = bounds, self._hop
 
         def largest(own: Array, s: int) -> Array:
             """The largest bound of stage s of some rows, by its end and its first layer."""
-            at, once = stages[own, s], np.maximum(least[stages[own, 0]], joint[own])
+            at, once = stages[own, s], least[own]
             worst: Array = way[at]
             other: Array = ending[at]
             worst += (once + s * hop)[:, None, None]
@@ -103,7 +165,7 @@ class RowTables(ShapeTables):
             np.maximum(worst, other, out=worst)
             return worst
 
-        return depth, largest
+        return largest
 
     def _traced(
         self, largest: Callable[[Array, int], Array], reach: Sequence[Array], number: int, depth: int
@@ -150,6 +212,7 @@ class RowTables(ShapeTables):
     def _round_waits(self) -> RoundWaits | None:
         return RoundWaits(self._space, self._size, self._hop[0]) if waits_between_rounds(self._space) else None
 
+<<<<<<< HEAD
     @cached_property
     def _joint(self) -> Array:
         """Least nanoseconds in which the first and the last stage sum weights that they share, by their classes."""
@@ -172,16 +235,21 @@ class RowTables(ShapeTables):
     def _terms(
         self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array, *full: Array
     ) -> tuple[Array, Array, Array, Array]:
+=======
+    def _terms(self, modes: Array, waits: bool) -> tuple[Array, ...]:
+>>>>>>> 28cb5a7e (search: rows of modes bound several stages on thousands of devices, with all sums in turn and E_0 of ranges)
         """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
 
         Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; and that
-        ending, the least of each mode.
+        ending, by the layer behind. ``modes``: class, replicas, counts held and late, number of the device and depth of
+        each. ``waits``: with what devices wait between rounds.
         """
+        kind, replicas, held, late, device, depth, *full = modes
         n = self._forward.shape[1] - 1
         a, b = np.triu_indices(n + 1, 1)
         ends = np.append(self._space.constraints.cuts, True)[b - 1]
         a, b = a[ends], b[ends]
-        c, w, k = kind[:, None], replicas[:, None] - 1, held[:, None]
+        c, w, k = kind[:, None], np.searchsorted(self._widths, replicas)[:, None], held[:, None]
         many = -(-self._many // replicas)[:, None]
         forward, weight = (row[c, b] - row[c, a] for row in (self._forward, self._weight))
         longer = np.maximum(self._repeated(kind, w, a, b, k), self._repeated_of_all(kind, w, a, b, np.stack(full)))
@@ -193,7 +261,7 @@ class RowTables(ShapeTables):
         around = self._forward + self._backward if self._turns else ahead[1]  # all stages of a V, one of a loop
         there, both, trip = (np.insert(np.cumsum(np.diff(row).min(axis=0)), 0, 0) for row in (*ahead, around))
         busy = many * (forward + backward)
-        if self._round_waits is not None:
+        if waits and self._round_waits is not None:
             back = np.insert(np.cumsum(np.diff(self._first_backward).min(axis=0)), 0, 0)
             counted = np.stack([both - back, both - there])
             busy += self._round_waits.of((kind, replicas, device, depth), (a, b), counted, longer)
@@ -209,9 +277,7 @@ class RowTables(ShapeTables):
             return dense
 
         last = self._first_weight[c, b] - self._first_weight[c, a]
-        first = np.where(fits & (a == 0), finish + last, NEVER).min(axis=1)
-        way, ending, trip = map(on_spans, terms)
-        return way, ending, trip, np.where(first < NEVER, first, 0)
+        return *map(on_spans, terms), on_spans(finish + last)[:, :, 0]
 
     @property
     def _turns(self) -> bool:

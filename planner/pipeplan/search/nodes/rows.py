@@ -21,7 +21,7 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode, UnplacedNode
 from pipeplan.search.nodes.partitions import recomputes_least, simulate
 from pipeplan.search.nodes.round_waits import waits_between_rounds
-from pipeplan.search.nodes.row_tables import Row, RowTables, bounds_rows
+from pipeplan.search.nodes.row_tables import LOT, Row, RowTables, bounds_rows
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import PAIRS, Space
 from pipeplan_formulations.partition.listing import few
@@ -42,17 +42,27 @@ def turn_of(space: Space) -> Turn:
     return Turn.LATE if comb(layers - 1, min(devices, layers) - 1) <= PAIRS else Turn.BY_BOUND
 
 
-def bounded_rows(space: Space, size: int, most: int | None = None, hiding: Prices | None = None) -> list[Row]:
+def bounded_rows(
+    space: Space, size: int, most: int | None = None, hiding: Prices | None = None, one: bool = False
+) -> list[Row]:
     """Return the rows of modes that may fit, the least bound first; bounds above ``most`` are not close.
 
-    ``hiding``: prices of layers that hide no less of sums and gathers.
+    ``hiding``: prices of layers that hide no less of sums and gathers. ``one``: only the first row is asked for.
     """
-    rows = [Row(bound, modes) for modes, bound in space.all_modes(size) if most is None or bound < most]
+    high = NEVER if most is None else most
+    rows = sorted((Row(bound, modes) for modes, bound in space.all_modes(size) if bound < high), key=Row.order)
     if rows and bounds_rows(space):
-        tables = RowTables(space, size, max(mode.replicas for row in rows for mode in row.modes), hiding)
-        closer = zip(rows, tables.of_rows([row.modes for row in rows]), strict=True)
-        rows = [own._replace(bound=max(own.bound, row.bound)) for row, own in closer if own.bound < NEVER]
-    return sorted(rows, key=lambda row: (row.bound, len(row.modes)))
+        widths = sorted({mode.replicas for row in rows for mode in row.modes})
+        tables = RowTables(space, size, widths, hiding)
+        if one or space.evenly:
+            rows = sorted(tables.closer(rows, high, like=True), key=Row.order)
+        found: list[Row] = []
+        for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
+            if one and min((row.bound for row in found), default=NEVER) <= lot[0].bound:
+                break
+            found += tables.closer(lot, high)
+        rows = found
+    return sorted(rows, key=Row.order)
 
 
 def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
@@ -107,7 +117,7 @@ class FoldedRowNode(UnplacedNode):
             if few(candidates[0].problem):
                 nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size))
                 continue
-            stages = stages or RowTables(self.space, self.size).stages_of(self.modes)
+            stages = stages or RowTables(self.space, self.size, [self.modes[0].replicas]).stages_of(self.modes)
             every = ((s, stages[0].shape[0] - 1) for s in range(len(stages)))
             node = FoldedPartitionsNode.within(self.bound, candidates, stages, tuple(every))
             nodes += [] if node is None else [node]

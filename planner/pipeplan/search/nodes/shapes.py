@@ -31,7 +31,7 @@ from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.common.exposed import Collectives, Exposed
+from pipeplan_formulations.common.exposed import Collectives, Exposed, InTurn
 from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
@@ -133,16 +133,18 @@ class _Terms:
 class ShapeTables:
     """Least times and bytes of layers by class and replicas, over all placements of a shape on the nodes.
 
-    ``widest``: the most replicas of a stage that is asked about. ``hiding``: prices of layers that hide no less of sums
-    and gathers, if those of the space are not to.
+    ``widths``: the numbers of replicas of a stage that are asked about, ascending; by default all. ``hiding``: prices
+    of layers that hide no less of sums and gathers, if those of the space are not to.
     """
 
-    def __init__(self, space: Space, size: int, widest: int | None = None, hiding: Prices | None = None) -> None:
+    def __init__(
+        self, space: Space, size: int, widths: Sequence[int] | None = None, hiding: Prices | None = None
+    ) -> None:
         self._space, self._size, self._many = space, size, space.job.batch // size
         classes, prices, job = space.classes, space.prices, space.job
-        most = widest or min(max(len(each.devices) for each in classes), self._many)
         tables = [prices.table(each.kind, size) for each in classes]
-        widths = range(1, most + 1)
+        widths = widths or range(1, min(max(len(each.devices) for each in classes), self._many) + 1)
+        self._widths = [*widths]
 
         # By class and boundary; by class, replicas less one, and boundary.
         self._saved = sums_before(np.stack([table.saved for table in tables]))
@@ -162,8 +164,14 @@ class ShapeTables:
         ahead = least.gather_hides.max(axis=1)
         if hiding is not None:
             ahead = ahead.any() * np.stack([hiding.table(each.kind, size).forward for each in classes])
+        some = Exposed(least.reduce, hides[:, None], least.reduce_base)
+        sums: Exposed | InTurn = some
+        if space.unfolding is not None and not space.splits:
+            every = zip(classes, rings, strict=True)
+            all_sums = [[prices.least_sums(each.kind, own) for own in row] for each, row in every]
+            sums = InTurn(some, np.array(all_sums, np.int64) - hides[:, None])
         self._reductions = Collectives(
-            Exposed(least.reduce, hides[:, None], least.reduce_base),
+            sums,
             Exposed(least.gather, ahead[:, None], least.gather_base),
             everywhere=job.objective.value == "period",
         )

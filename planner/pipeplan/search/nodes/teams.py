@@ -18,7 +18,7 @@ from pipeplan.search import any_order_nodes, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
-from pipeplan.search.nodes.least_ways import bounds_ways, in_rounds, lower_bound, together
+from pipeplan.search.nodes.least_ways import bounds_rounds, bounds_ways, in_rounds, lower_bound, together
 from pipeplan.search.space.opening import Opening
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -74,8 +74,7 @@ class TeamsNode(Node):
         ways = list(self.opening.open(below if self.narrows else None))
         if self.opening.refuted:  # they were named, and are open for what is said of them
             return Step.nothing()
-        whole = {own: [*own.in_one_round] for own in ways if own.split is not None}
-        small = [own for own, spaces in whole.items() if spaces and all(map(bounds_ways, spaces))]
+        small = [own for own in ways if own.split is not None and bounds_rounds(own)]
         others = chain.from_iterable(own for own in ways if own not in small)
         opened = promising(chain(others, *(own.in_one_round for own in small)))
         self.hopeful += opened

@@ -27,6 +27,10 @@ from math import gcd
 
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
 from pipeplan.core.job import SHARDED, Job, Order
+from pipeplan.search.regimes import REGIMES
+
+UNITS = REGIMES.layout_units.most
+"""With more units than this of equally many replicas, not every number of replicas is tried."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,12 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
                 yield from extend([*modes, Mode(c, width)], left, used + width)
                 left[c] += width
 
+    if job.equal_replicas and len(cluster.alike) == 1 and not given:
+        depths = set(job.depths) or range(1, deepest + 1)
+        for width in widths:
+            most = min(layers, deepest, len(cluster.devices) // width)
+            yield from ((Mode(0, width),) * depth for depth in range(1, most + 1) if depth in depths)
+        return
     yield from extend([], [len(devices) for devices in cluster.alike], 0)
 
 
@@ -227,6 +237,18 @@ def _listed_classes(cluster: Cluster) -> list[int]:
 def most_stages(job: Job, layers: int, micro_batches: int) -> int:
     """The most stages that a job allows: without a flush no more than there are micro-batches in a batch."""
     return min(max(job.depths, default=layers), layers, micro_batches if job.staleness else layers)
+
+
+def even_widths(per_node: int, most: int) -> list[int]:
+    """Return divisors and multiples of a node, up to ``most``; of very many multiples powers of two, and three times.
+
+    Such numbers of replicas are tried on large clusters for stages that all have equally many.
+    """
+    inside = [r for r in range(1, per_node + 1) if per_node % r == 0]
+    nodes = [per_node * k for k in range(2, most // per_node + 1)]
+    if len(nodes) > UNITS:
+        nodes = sorted({per_node * k * 2**i for k in (1, 3) for i in range(most.bit_length())})
+    return [r for r in (*inside, *nodes) if r <= most]
 
 
 def shares_equally(job: Job, replicas: int, micro_batches: int) -> bool:

@@ -32,6 +32,7 @@ from pipeplan.search.space.device_groups import (
     aligned,
     all_modes,
     device_classes,
+    even_widths,
     shares_equally,
 )
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
@@ -48,6 +49,8 @@ FEW = REGIMES.listed_groups.most
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
 PAIRS = REGIMES.listed_pairs.most
 """Most pairs of a shape and a partition, over all micro-batch sizes, that are listed: a small space."""
+MANY_UNITS = REGIMES.layout_units.most
+"""Most devices of several stages each with which every number of replicas is listed."""
 PLACEMENTS = REGIMES.listed_arrangements.most
 """Most placements of like devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
@@ -273,8 +276,23 @@ class Space:
     def all_modes(self, size: int) -> Iterator[tuple[Modes, int]]:
         """Yield every row of modes for a micro-batch size, each with that bound; not all can be placed."""
         bounds, kinds = self.lower_bounds(size), [each.kind.name for each in self.classes]
-        for modes in all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // size):
+        for modes in all_modes(self.cluster, self.listed, len(self.model.layers), self.job.batch // size):
             yield modes, bounds.of_stages((kinds[mode.device_class], mode.replicas) for mode in modes)
+
+    @cached_property
+    def listed(self) -> Job:
+        """The job whose numbers of replicas are listed: not all where many devices have several stages each."""
+        if not self.evenly or 0 < len(self.job.replicas) <= MANY_UNITS:
+            return self.job
+        most = min(len(self.cluster.devices) // 2, self.job.batch // min(self.sizes))
+        even = even_widths(max(each.per_node for each in self.classes), most)
+        asked = tuple(r for r in even if not self.job.replicas or r in self.job.replicas)
+        return replace(self.job, replicas=asked or self.job.replicas)
+
+    @property
+    def evenly(self) -> bool:
+        """Whether devices have several stages each and are so many that not every number of replicas is listed."""
+        return self.unfolding is not None and len(self.cluster.devices) > MANY_UNITS
 
     def all_groups(self, job: Job, micro_batches: int) -> Iterator[StageDevices]:
         """Yield all device groups that a job, this one or a part of it, allows for so many micro-batches.
@@ -352,7 +370,7 @@ class Space:
         return not self.small and self._more_than(MANY)
 
     def _more_than(self, most: int) -> bool:
-        modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
+        modes = all_modes(self.cluster, self.listed, len(self.model.layers), self.job.batch // self.sizes[0])
         return next(islice(modes, most, None), None) is not None
 
     def candidates(self, groups: StageDevices, size: int, free: bool = True) -> list[Candidate]:
