@@ -47,9 +47,7 @@ def bounds_rounds(own: Spaces) -> bool:
     """Whether plans of a way with several stages of a device each are bounded by the least way of several."""
     spaces = [*own.in_one_round]
     many = len(own.cluster.devices) > MANY_UNITS and own.cluster.overlap is Overlap.COPY
-    if many and not any(map(own.splits, own.every_laid)):
-        return bool(spaces) and all(map(_proved, spaces))
-    return bool(spaces) and all(map(bounds_ways, spaces))
+    return bool(spaces) and all(map(_proved if many else bounds_ways, spaces))
 
 
 def _proved(space: Space) -> bool:
