@@ -315,7 +315,7 @@ class RowTables(ShapeTables):
         short = held[:, b] - held[:, a] + peak + resident - self._limit[kind, None]
         again = np.diff(self._forward)[kind]
         rate = np.where(freed > 0, freed / np.maximum(again, 1e-9), 0.0).max(axis=1, keepdims=True)
-        longer = (1 - 1e-9) * np.maximum(short, 0) / np.maximum(rate, 1e-9)
+        longer = np.minimum((1 - 1e-9) * np.maximum(short, 0) / np.maximum(rate, 1e-9), 2.0**60)
         found: Array = np.where(short > most[:, b] - most[:, a], IMPOSSIBLE, longer.astype(np.int64) * (short > 0))
         return found
 
