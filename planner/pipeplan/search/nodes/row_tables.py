@@ -212,7 +212,6 @@ class RowTables(ShapeTables):
     def _round_waits(self) -> RoundWaits | None:
         return RoundWaits(self._space, self._size, self._hop[0]) if waits_between_rounds(self._space) else None
 
-<<<<<<< HEAD
     @cached_property
     def _joint(self) -> Array:
         """Least nanoseconds in which the first and the last stage sum weights that they share, by their classes."""
@@ -232,12 +231,7 @@ class RowTables(ShapeTables):
         ]
         return np.array(times, np.int64)
 
-    def _terms(
-        self, kind: Array, replicas: Array, held: Array, late: Array, device: Array, depth: Array, *full: Array
-    ) -> tuple[Array, Array, Array, Array]:
-=======
     def _terms(self, modes: Array, waits: bool) -> tuple[Array, ...]:
->>>>>>> 28cb5a7e (search: rows of modes bound several stages on thousands of devices, with all sums in turn and E_0 of ranges)
         """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
 
         Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; and that
