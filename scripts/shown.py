@@ -4,6 +4,7 @@ A block that begins with ``$ pipeplan`` shows a command and what it prints. Ther
 of its own for any lines. ``--pictures`` runs the commands whose picture lies in ``docs/``, and replaces it.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -27,7 +28,8 @@ def shown(page: str) -> Iterator[tuple[str, list[str]]]:
 def printed(command: str, folder: Path) -> str:
     """Return what a command prints on standard output and, behind that, on standard error."""
     words = [sys.executable, "-m", "pipeplan.cli", *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    wide = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # which pytest may set
+    done = subprocess.run(words, cwd=folder, env=wide, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 
