@@ -17,6 +17,7 @@ from pipeplan.costs.pricing import Prices
 from pipeplan.search.evaluate import evaluate, overfull
 from pipeplan.search.nodes import rows
 from pipeplan.search.nodes.least_ways import least_rows
+from pipeplan.search.nodes.round_waits import FirstBackwardWaits, RoundWaits
 from pipeplan.search.nodes.row_tables import RowTables, bounds_rows
 from pipeplan.search.nodes.rows import FoldedPartitionsNode, bounded_rows
 from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
@@ -245,8 +246,8 @@ def all_served_at_once(own: RowTables) -> None:
 
 def slower_around(own: RowTables) -> None:
     """As if the way from the last device to the first took twice as long."""
-    assert own._round_waits is not None
-    own._round_waits._around = 2 * own._round_waits._around + 3
+    assert isinstance(own._waits, RoundWaits)
+    own._waits._around = 2 * own._waits._around + 3
 
 
 def slower_sums_of_shared_weights(own: RowTables) -> None:
@@ -258,13 +259,13 @@ def fewer(place: int) -> Callable[[RowTables], None]:
     """As if a device ran fewer actions before it waits."""
 
     def wrong(own: RowTables) -> None:
-        assert own._round_waits is not None
-        counts = own._round_waits._counts
+        assert isinstance(own._waits, RoundWaits)
+        counts = own._waits._counts
 
         def less(*asked: Any) -> tuple[int, ...]:
             return tuple(max(count - (number == place), 0) for number, count in enumerate(counts(*asked)))
 
-        own._round_waits._counts = less  # type: ignore[method-assign,assignment]
+        own._waits._counts = less  # type: ignore[method-assign,assignment]
 
     return wrong
 

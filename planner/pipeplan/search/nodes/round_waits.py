@@ -20,11 +20,6 @@ from pipeplan_formulations.common.layer_tables import sums_before
 Modes = tuple[Array, Array, Array, Array]
 
 
-def waits_between_rounds(space: Space) -> bool:
-    """Return True if such waits are known: of whole backwards in a loop."""
-    return space.unfolding is not None and not space.unfolding.folding.turns and not space.splits
-
-
 class RoundWaits:
     """Least waits of devices in rows of modes, in nanoseconds, beside what `RowTables` counts.
 
@@ -107,3 +102,47 @@ class RoundWaits:
         first, last = PLACED[family.name].at_ends(depth, share)
         between = family.in_flight((replicas,) * depth, self._many)[device] - self._last * first
         return first, last, min(between, first), max(between - first, 0)
+
+
+class FirstBackwardWaits:
+    """Least waits before first backwards, which no weight gradient can fill: in a V, and with one stage a device.
+
+    Parameters and `of` are those of `RoundWaits`.
+    """
+
+    def __init__(self, space: Space, size: int, hop: int) -> None:
+        assert space.unfolding is not None
+        self._space, self._hop, self._many = space, hop, space.job.batch // size
+        folding, prices = space.unfolding.folding, space.unfolding.prices
+        tables = [prices.table(each.kind, size) for each in space.classes]
+        forward = np.stack([folded.of_rounds(folding, table.forward) for table in tables])
+        back = np.stack([folded.of_rounds(folding, table.least_first_part) for table in tables])
+        self._turns, self._forward = folding.turns, sums_before(forward)
+        self._through = int(forward.min(axis=0).sum())
+        self._back = sums_before(back[:, -1].min(axis=0))
+
+    def of(self, modes: Modes, spans: tuple[Array, Array], ahead: Array, _longer: Array) -> Array:
+        """Return the waits of modes on spans of super layers, shape (modes, spans)."""
+        (kind, replicas, device, depth), (a, b) = modes, spans
+        held = [
+            max(family.in_flight((own,) * devices, self._many)[d] for family in self._space.families)
+            for own, d, devices in np.stack(modes[1:], axis=1).tolist()
+        ]
+        each = self._forward[kind][..., b] - self._forward[kind][..., a]
+        most = -(-self._many // replicas)[:, None] * each.sum(axis=1)
+        busy = np.minimum(np.array(held)[:, None] * each.max(axis=1), most)
+        way, hops = self._through + self._back[-1] - self._back[b], 2 * (depth - 1 - device)
+        if self._turns:
+            way, hops = self._through + self._back[a], 2 * (depth - 1)
+        waits: Array = np.maximum(way - ahead[0][a] + (hops * self._hop)[:, None] - busy, 0)
+        return waits
+
+
+def waits_of(space: Space, size: int, hop: int) -> RoundWaits | FirstBackwardWaits | None:
+    """Return the waits that are known of a space; ``hop`` as in `RoundWaits`."""
+    if space.unfolding is None:
+        return None
+    rounds, turns = space.model.rounds, space.unfolding.folding.turns
+    if not turns and not space.splits:
+        return RoundWaits(space, size, hop)
+    return FirstBackwardWaits(space, size, hop) if rounds == 1 + turns else None

@@ -22,7 +22,7 @@ from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.folded import of_rounds
 from pipeplan.schedules import PLACED
-from pipeplan.search.nodes.round_waits import RoundWaits, waits_between_rounds
+from pipeplan.search.nodes.round_waits import FirstBackwardWaits, RoundWaits, waits_of
 from pipeplan.search.nodes.shapes import ShapeTables, counts_in_flight, hops_between
 from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import ANY, Space
@@ -135,7 +135,7 @@ class RowTables(ShapeTables):
         for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
             least = tuple(map(min, zip(*counts, strict=True)))
             for s, (mode, own) in enumerate(zip(modes, counts, strict=True)):
-                place, held = (0, 0) if like or self._round_waits is None else (s, len(modes)), least if like else own
+                place, held = (0, 0) if like or self._waits is None else (s, len(modes)), least if like else own
                 key = mode.device_class, mode.replicas, *held[:2], *place, *held[2:]
                 stages[number, s] = keys.setdefault(key, len(keys))
         return stages, self._terms(np.array([*keys]).T, waits=not like)
@@ -209,8 +209,8 @@ class RowTables(ShapeTables):
         return there, 2 * there
 
     @cached_property
-    def _round_waits(self) -> RoundWaits | None:
-        return RoundWaits(self._space, self._size, self._hop[0]) if waits_between_rounds(self._space) else None
+    def _waits(self) -> RoundWaits | FirstBackwardWaits | None:
+        return waits_of(self._space, self._size, self._hop[0])
 
     @cached_property
     def _joint(self) -> Array:
@@ -255,10 +255,10 @@ class RowTables(ShapeTables):
         around = self._forward + self._backward if self._turns else ahead[1]  # all stages of a V, one of a loop
         there, both, trip = (np.insert(np.cumsum(np.diff(row).min(axis=0)), 0, 0) for row in (*ahead, around))
         busy = many * (forward + backward)
-        if waits and self._round_waits is not None:
+        if waits and self._waits is not None:
             back = np.insert(np.cumsum(np.diff(self._first_backward).min(axis=0)), 0, 0)
             counted = np.stack([both - back, both - there])
-            busy += self._round_waits.of((kind, replicas, device, depth), (a, b), counted, longer)
+            busy += self._waits.of((kind, replicas, device, depth), (a, b), counted, longer)
         served = np.maximum((many - 1) * forward, late[:, None] * forward + (many - 1) * backward)
         if self._turns:
             served = (many - 1) * self._each_of(np.maximum(forward, plain))

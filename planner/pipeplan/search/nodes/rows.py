@@ -20,7 +20,6 @@ from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode, UnplacedNode
 from pipeplan.search.nodes.partitions import recomputes_least, simulate
-from pipeplan.search.nodes.round_waits import waits_between_rounds
 from pipeplan.search.nodes.row_tables import LOT, Row, RowTables, bounds_rows
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import PAIRS, Space
@@ -99,7 +98,8 @@ class RowsNode(SpaceNode):
         for row in rows[:1]:
             if not search.fathoms(row.bound) and (search.cutoff is None or self.turn is not Turn.LATE):
                 try_row(search, self.space, self.size, row)
-        below = FoldedRowNode if bounds_rows(self.space) and waits_between_rounds(self.space) else UnplacedNode
+        folded = self.space.unfolding is not None and bounds_rows(self.space)
+        below = FoldedRowNode if folded else UnplacedNode
         nodes = [below(max(row.bound, self.bound), self.space, self.size, row.modes) for row in rows]
         return Step.split(nodes) if search.cutoff is None else Step.leave(search.cutoff, nodes)
 
