@@ -180,8 +180,9 @@ class RoundsNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Late, as all plans with several stages of a device, unless there are many teams."""
-        return Turn.BY_BOUND if self._many else Turn.LATE
+        """Late, as all plans with several stages of a device, but for whole backwards on many teams."""
+        whole = not any(map(self.ways[0].splits, self.laid))
+        return Turn.BY_BOUND if self._many and whole else Turn.LATE
 
     @property
     def _many(self) -> bool:
