@@ -276,10 +276,24 @@ def one_more_held(own: RowTables) -> None:
     own._fullest = lambda widths: least(widths) + 1  # type: ignore[method-assign]
 
 
+def slower_hops_to_first_backwards(own: RowTables) -> None:
+    """As if each hop before the first backward took more than twice as long."""
+    assert isinstance(own._waits, FirstBackwardWaits)
+    own._waits._hop = 2 * own._waits._hop + 3
+
+
+def slower_ways_back(own: RowTables) -> None:
+    """As if the first backward came to a device at half the speed."""
+    assert isinstance(own._waits, FirstBackwardWaits)
+    own._waits._back = 2 * own._waits._back
+
+
 @pytest.mark.parametrize(
     ("wrong", "number"),
     [
         (one_more_held, 41),
+        (slower_hops_to_first_backwards, 5),
+        (slower_ways_back, 13),
         (whole_devices_ahead, 33),
         (slowest_hops, 5),
         (last_weights_of_all, 39),
