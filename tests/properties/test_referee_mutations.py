@@ -43,11 +43,10 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode, UnplacedNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
-from pipeplan.search.space import candidates, device_groups, placing, shared_links
+from pipeplan.search.space import candidates, device_groups, outside, placing, shared_links
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
-from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
@@ -222,7 +221,7 @@ def test_a_bound_of_shapes_that_promises_too_much_is_noticed(monkeypatch: pytest
 
 def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heuristic's plan outside what was asked is no answer."""
-    monkeypatch.setattr(Space, "unasked", lambda *_: None)
+    monkeypatch.setattr(outside, "unasked", lambda *_: None)
     assert "outside what was asked" in noticed(lambda document: "order" in document["job"], first=114)
 
 

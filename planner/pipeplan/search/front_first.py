@@ -25,6 +25,7 @@ from pipeplan.costs.front_first import StageSums, beside, stage_sums
 from pipeplan.costs.network import rings
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.outside import unasked
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import period
 from pipeplan_formulations.common.report import Limits, Status
@@ -244,7 +245,7 @@ def _suits(space: Space, candidate: Candidate, boundaries: Boundaries) -> bool:
         and chain.overlaps
         and all(isinstance(ring, Ring) for ring in rings(space.cluster, chain.groups))
         and not any(shared.left(a, b) or shared.copied(a, b) for shared in chain.shared for a, b in spans)
-        and space.unasked(candidate, boundaries) is None
+        and unasked(space, candidate, boundaries) is None
         and candidate.fits(boundaries)
     )
 

@@ -24,6 +24,7 @@ from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.outside import unable
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 
@@ -181,9 +182,9 @@ class Proposals:
         rows = tuple((group[0].index,) for group in space.single_device_groups)
         if not rows:
             raise NotApplicable("the job does not allow one device per stage")
-        unable = space.unable((1,) * len(rows), space.job.batch // size)
-        if unable is not None:
-            raise NotApplicable(unable)
+        refusal = unable(space, (1,) * len(rows), space.job.batch // size)
+        if refusal is not None:
+            raise NotApplicable(refusal)
         chain = self._chain(space, rows, size)
         with own_faults():
             boundaries = boundaries_of(
@@ -230,8 +231,8 @@ class Proposals:
                 found.append(
                     f"{widest} replicas of a stage share {count} micro-batches; smaller micro-batches keep all busy"
                 )
-            elif (unable := space.unable(arrangement.replicas, count)) is not None:
-                found.append(unable)
+            elif (refusal := unable(space, arrangement.replicas, count)) is not None:
+                found.append(refusal)
             else:
                 found.append(_placed(space, arrangement.devices, size, arrangement.boundaries, home))
         return tuple(found)

@@ -8,6 +8,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.pipeline import Transfer
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
+from pipeplan.search.space.outside import unasked
 from pipeplan.search.space.space import Space
 
 NODE = Node(("small", "small", "large", "large"), Link(10**9))
@@ -49,7 +50,7 @@ def test_no_space_has_stages_that_share_devices() -> None:
     space = Space(MODEL, CLUSTER, Job(8, micro_batches=(8,), replicas=(2,)))
     groups = (CLUSTER.devices[:2], CLUSTER.devices[2:])
     candidate = space.candidates_of(price(space.model, CLUSTER, groups, 1, space.job))[0]
-    assert space.unasked(candidate, (0, 1, 3)) is None
+    assert unasked(space, candidate, (0, 1, 3)) is None
     assert candidate.ranks == (0, 1, 2, 3)
     below = replace(candidate, placement=((0, 1), (0, 1)))
-    assert "a device has 2 stages" in (space.unasked(below, (0, 1, 3)) or "")
+    assert "a device has 2 stages" in (unasked(space, below, (0, 1, 3)) or "")

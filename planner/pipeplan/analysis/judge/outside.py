@@ -20,6 +20,7 @@ from pipeplan.search.graph.reach import applies
 from pipeplan.search.nodes.layouts import layouts
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.device_groups import Mode, Modes, arrange, placements, same_places
+from pipeplan.search.space.outside import lists, unasked
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 
@@ -59,11 +60,11 @@ def _unlike(spaces: Spaces, found: Priced, written: HandWritten) -> str | None:
     candidate, boundaries = found.evaluated.candidate, found.evaluated.boundaries
     space = spaces.of(candidate)
     if space.unfolding is not None:
-        return _recomputed(space.job, found.plan) or space.unasked(candidate, boundaries) or _placed(space, candidate)
+        return _recomputed(space.job, found.plan) or unasked(space, candidate, boundaries) or _placed(space, candidate)
     as_searched = _as_searched(space, candidate, written)
     if as_searched is None:
         return _schedule(space, candidate, written)
-    return _recomputed(space.job, found.plan) or space.unasked(as_searched, boundaries) or _placed(space, candidate)
+    return _recomputed(space.job, found.plan) or unasked(space, as_searched, boundaries) or _placed(space, candidate)
 
 
 def _as_searched(space: Space, candidate: Candidate, written: HandWritten) -> Candidate | None:
@@ -72,7 +73,7 @@ def _as_searched(space: Space, candidate: Candidate, written: HandWritten) -> Ca
         same = next((each for each in space.families if _as_good(candidate, each, space.job)), None)
         if same is not None:
             return replace(candidate, family=same)
-        if space.lists(candidate):
+        if lists(space, candidate):
             return candidate
     if space.any_order and len(set(candidate.replicas)) == 1 and not candidate.family.two_lanes:
         return replace(candidate, family=replace(candidate.family, name=FOUND))

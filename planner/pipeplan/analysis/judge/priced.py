@@ -18,6 +18,7 @@ from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overfull
 from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.outside import unable
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits
 
@@ -70,9 +71,9 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
         If no such plan can be run.
     """
     space, boundaries = setting.space, written.boundaries(model)
-    unable = None if written.placed else space.unable(written.replicas, written.micro_batches)
-    if unable is not None:
-        raise InputError(f"no such plan can be run: {unable}")
+    why = None if written.placed else unable(space, written.replicas, written.micro_batches)
+    if why is not None:
+        raise InputError(f"no such plan can be run: {why}")
     groups = setting.groups if written.placed else space.placing.for_partition(setting.groups, boundaries)
     chain = space.prices.chain(groups, space.job.batch // written.micro_batches)
     candidate = space.candidates_of(chain, free=False)[0]

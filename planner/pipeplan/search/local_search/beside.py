@@ -24,6 +24,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.in_flight import FREE, free_family
+from pipeplan.search.space.outside import unasked
 from pipeplan.search.space.spaces import Spaces
 
 COMMAND = "from pipeplan.search.local_search.beside import main; main()"
@@ -70,7 +71,7 @@ class Message:
             if self.family == FREE and candidate.free and candidate.family.alternates:
                 candidate = replace(candidate, family=free_family(self.in_flight))
             if candidate.family.name == self.family:
-                fits = space.unasked(candidate, self.boundaries) is None and candidate.fits(self.boundaries)
+                fits = unasked(space, candidate, self.boundaries) is None and candidate.fits(self.boundaries)
                 return EvaluatedPlan(space.cluster, candidate, self.boundaries, self.value) if fits else None
         return None
 

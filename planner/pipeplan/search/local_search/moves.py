@@ -56,7 +56,7 @@ class Placement:
 
 
 class Moves:
-    """Moves within a space. A neighbour may be outside the space, or may not fit: see `Space.outside`."""
+    """Moves within a space. A neighbour may be outside the space, or may not fit: see `search.space.outside`."""
 
     def __init__(self, space: Space, random: Random) -> None:
         self.space, self._random = space, random

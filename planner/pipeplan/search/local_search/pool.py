@@ -20,6 +20,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.outside import unable, unasked
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.partition import balanced
@@ -145,7 +146,7 @@ class LocalSearch:
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
         if arranged is None or widest > space.job.batch // size or deep > len(space.model.layers):
             return
-        if space.unable(tuple(map(len, arranged)), space.job.batch // size) is not None:
+        if unable(space, tuple(map(len, arranged)), space.job.batch // size) is not None:
             return
         if any(lcm(a.replicas, b.replicas) > MOST_PAIRS for a, b in pairwise(placement.modes)):
             return
@@ -187,7 +188,7 @@ class LocalSearch:
 
 def _judged(space: Space, candidate: Candidate, boundaries: Boundaries, most: int, best: float) -> EvaluatedPlan | None:
     cluster = space.cluster
-    if space.unasked(candidate, boundaries) is not None or not candidate.fits(boundaries):
+    if unasked(space, candidate, boundaries) is not None or not candidate.fits(boundaries):
         return None
     least = least_value(cluster, candidate, boundaries)
     if least > most:

@@ -8,6 +8,7 @@ from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
+from pipeplan.search.space.outside import unasked
 from pipeplan.search.space.space import Placed, Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
 from pipeplan_formulations.common.clock import Clock
@@ -71,7 +72,7 @@ def submit(
     boundaries, found = (0, *(place.end for place in stages)), list[Placed]()
     for own, groups in space.placed(layout.modes(stages), boundaries, layout.tile):
         candidates = [each for each in own.candidates(groups, size) if alternating in (None, each.family.alternates)]
-        if all(own.unasked(candidate, boundaries) is not None for candidate in candidates):
+        if all(unasked(own, candidate, boundaries) is not None for candidate in candidates):
             continue
         if search.value is None or bound < search.value:
             chosen = with_counts(candidates, problem.in_flight_counts(stages))

@@ -3,25 +3,20 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, pairwise, product
+from itertools import islice, product
 from math import comb
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
-from pipeplan.core.units import format_bytes
-from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
+from pipeplan.core.wording import team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, JOINED, PLACED, SLICED, Family, families_in_rounds, family, sliced_families
-from pipeplan.schedules.family import FOUND
-from pipeplan.search.evaluate import EvaluatedPlan, overflow, overfull, sums_with_itself
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate, Unfolding, in_flight
 from pipeplan.search.space.constraints import Constraints
@@ -29,13 +24,11 @@ from pipeplan.search.space.device_groups import (
     DeviceClass,
     Mode,
     Modes,
-    aligned,
     all_modes,
     device_classes,
     even_widths,
-    shares_equally,
 )
-from pipeplan.search.space.in_flight import FREE, InFlightBox, between
+from pipeplan.search.space.in_flight import FREE, between
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
@@ -55,7 +48,6 @@ PLACEMENTS = REGIMES.listed_arrangements.most
 """Most placements of like devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
-AT_LEAST = "and gradients that are one step late need as many at least: else weights of a third version are in use"
 LEANEST = "1f1b-sno"
 """The family with the fewest micro-batches in flight among the choices of `FREE`."""
 MANY = REGIMES.early_groups.most
@@ -187,86 +179,6 @@ class Space:
         if self.job.replicas and 1 not in self.job.replicas:
             return ()
         return tuple((device,) for device in self.cluster.devices[: self.deepest])
-
-    def outside(self, evaluated: EvaluatedPlan) -> str | None:
-        """Message why a plan lies outside the space or does not fit; None if it is a valid answer."""
-        candidate, boundaries = evaluated.candidate, evaluated.boundaries
-        beyond = self.unasked(candidate, boundaries)
-        if beyond is None and self.unfolding is not None:
-            joint = sums_with_itself(evaluated.pipeline)
-            if joint is not None:
-                return f"stages {_listed(joint)} sum shared weights in one collective, and some are on the same ranks"
-            return next(map(_crowded, overfull(evaluated)), None)
-        return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
-
-    def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
-        """Message why a plan lies outside the space, without regard to memory; None if it lies inside."""
-        job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
-        if candidate.chunks != self.model.rounds:
-            return f"a device has {counted(candidate.chunks, 'stage')}, and not {self.model.rounds}"
-        if job.depths and candidate.depth // candidate.chunks not in job.depths:
-            wanted = _listed(depth * candidate.chunks for depth in job.depths)
-            return f"it has {counted(candidate.depth, 'stage')}, asked for are {wanted}"
-        if job.replicas and not set(widths) <= set(job.replicas):
-            return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
-        unable = self.unable(widths, candidate.micro_batches)
-        if unable is not None:
-            return unable
-        if job.equal_replicas and len(set(widths)) > 1:
-            return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
-        if job.regular and not aligned(self.cluster, candidate.chain.groups):
-            return "a stage has parts of several nodes, asked for are stages inside a node or on whole ones"
-        if max(widths) > candidate.micro_batches:
-            return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
-        taken = list(candidate.ranks)
-        if job.order is Order.GIVEN and taken != list(range(len(taken))):
-            return f"it takes devices {_listed(taken)}, asked for are the first {len(taken)} in the given order"
-        if size not in self.sizes or candidate.micro_batches * size != job.batch:
-            return f"its micro-batches hold {size} samples, asked for are {_listed(self.sizes)}"
-        if not self.lists(candidate):
-            return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
-        replicated = max(widths) > 1  # else all levels are alike
-        if replicated and candidate.chain.zero != job.level:
-            return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
-        kind, whole = candidate.chain.groups[0][0].kind, not candidate.chain.halves
-        if replicated and whole and not candidate.chain.overlaps and self.prices.overlaps(kind, size):
-            return "its gradients are summed behind the last backward, not beside it"
-        edges = np.array(boundaries)
-        if not candidate.cuts[edges[1:-1] - 1].all():
-            return "it cuts the model where that is not allowed"
-        if self.unfolding is not None and not self.unfolding.folding.folds(boundaries):
-            return "its rounds are cut unlike, and those of all devices' stages are searched that are cut alike"
-        if not all(candidate.where[s, a:b].all() for s, (a, b) in enumerate(pairwise(boundaries))):
-            return "a layer lies elsewhere than it is pinned"
-        return None
-
-    def unable(self, replicas: tuple[int, ...], micro_batches: int) -> str | None:
-        """Message why stages of these replicas cannot run at the space's level of ZeRO; None if they can."""
-        if self.job.staleness:
-            if len(replicas) > micro_batches:
-                return f"its {len(replicas)} stages have {counted(micro_batches, 'micro-batch')} a batch, {AT_LEAST}"
-            shared = [r for r in replicas if not shares_equally(self.job, r, micro_batches)]
-            return f"{shared[0]} replicas do not share {micro_batches} micro-batches equally" if shared else None
-        if self.job.level < SHARDED:
-            return None
-        level = f"level {self.job.level} of ZeRO"
-        if len(set(replicas)) > 1:
-            return f"its stages have {_listed(replicas)} replicas, and at {level} equal numbers"
-        if not shares_equally(self.job, replicas[0], micro_batches):
-            return f"{replicas[0]} replicas do not share {counted(micro_batches, 'micro-batch')} equally"
-        if len(replicas) > 1 and self.model.ties:
-            return f"its stages may share weights of {', '.join(self.model.ties[0].layers)}, which {level} keeps on one"
-        return None
-
-    def lists(self, candidate: Candidate) -> bool:
-        """Return True if the candidate's schedule is in the space."""
-        if candidate.family.name == FOUND:
-            return self.any_order
-        if candidate.family.name in {each.name for each in self.families}:
-            return True
-        if not self.free or not candidate.family.alternates:
-            return False
-        return candidate.in_flight in InFlightBox.of(candidate.replicas, candidate.micro_batches)
 
     def device_groups(self, size: int) -> Iterator[tuple[StageDevices, int]]:
         """Yield all device groups for a micro-batch size, each with a cheap lower bound on the step (or bottleneck)."""
@@ -437,11 +349,6 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
     return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
 
 
-def _crowded(rank: tuple[int, int, int]) -> str:
-    number, needed, limit = rank
-    return f"the stages of rank {number} need {format_bytes(needed)} of {format_bytes(limit)} together"
-
-
 def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
     """The families of token slices: those that are named, or if none are those with joined backwards."""
     found = tuple(each for each in sliced_families(count) if each.name in (named or JOINED))
@@ -471,10 +378,6 @@ def _check_lanes(families: Iterable[Family], cluster: Cluster) -> None:
                 f"schedule {each.name!r} computes on two lanes at once, but the devices of {cluster.name!r} wait while "
                 "they send (overlap: false); leave the schedule out, or set overlap to true or stream"
             )
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return some([str(number) for number in dict.fromkeys(numbers)], 8)
 
 
 def _sharded(model: Model, job: Job) -> Job:

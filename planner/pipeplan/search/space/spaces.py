@@ -19,6 +19,7 @@ from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
 from pipeplan.schedules import PLACED, SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.search.space import outside
 from pipeplan.search.space.candidates import Candidate, Laid
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.opening import Opening, leanest, of_size
@@ -401,11 +402,11 @@ class Spaces:
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Message why a plan lies outside all spaces or does not fit; None if it is a valid answer."""
-        return self._teamless(evaluated.candidate) or self.of(evaluated.candidate).outside(evaluated)
+        return self._teamless(evaluated.candidate) or outside.outside(self.of(evaluated.candidate), evaluated)
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside all spaces, without regard to memory; None if it lies in one."""
-        return self._teamless(candidate) or self.of(candidate).unasked(candidate, boundaries)
+        return self._teamless(candidate) or outside.unasked(self.of(candidate), candidate, boundaries)
 
     def _teamless(self, candidate: Candidate) -> str | None:
         """Message if a plan has single devices, such as one of a level that is not searched, and all have teams."""

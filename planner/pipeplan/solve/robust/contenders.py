@@ -28,6 +28,7 @@ from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import family_schedules
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import FREE
+from pipeplan.search.space.outside import unable
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.schedule.constructive import constructive
@@ -89,7 +90,7 @@ def _variants(space: Space, evaluated: EvaluatedPlan) -> Iterator[Candidate]:
     others = [size for size in space.sizes if size != chain.micro_batch]
     for size in (chain.micro_batch, *others):
         count = space.job.batch // size
-        if max(chain.replicas) <= count and space.unable(chain.replicas, count) is None:
+        if max(chain.replicas) <= count and unable(space, chain.replicas, count) is None:
             yield from _orders(space, chain.groups, size, evaluated.boundaries)
 
 
