@@ -29,7 +29,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cluster = Cluster.uniform(2, DeviceKind("cpu-worker", memory=2**34), Link(10**9, 50_000))
     write_model(model, folder / "model.yaml")
     write_cluster(cluster, folder / "cluster.yaml")
-    solve(model, cluster, batch=BATCH, depths=(2,), time_limit=2).plan.save(folder / "plan.json")
+    solve(model, cluster, batch=BATCH, depths=(2,), chunks=(1,), time_limit=2).plan.save(folder / "plan.json")
     return folder
 
 

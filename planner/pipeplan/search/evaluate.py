@@ -9,7 +9,7 @@ micro-batches takes longer than a short search. Estimates are corrected by the m
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -193,14 +193,24 @@ def sums_with_itself(pipeline: Pipeline) -> tuple[int, ...] | None:
 
 def overfull(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]]:
     """Yield each rank that does not hold all its stages at once, the bytes that it needs by its list, and its limit."""
+    schedule = evaluated.schedule
+    yield from _overfull(evaluated.pipeline, schedule, range(len(schedule.orders)))
+
+
+def overfull_in_lanes(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]]:
+    """The same of equal replicas that do not exchange tensors: of those with most micro-batches, and with fewest."""
     pipeline, candidate = evaluated.pipeline, evaluated.candidate
     replicas, many = candidate.replicas[0], candidate.micro_batches
     for lane in sorted({0, many % replicas}):  # those before it have a micro-batch more
         schedule = candidate.lists(pipeline, 1, len(range(lane, many, replicas)))
-        for order, rank in zip(schedule.orders, sorted({own[lane] for own in pipeline.placement}), strict=True):
-            needed, limit = peak_of_list(order, rank, pipeline, schedule.two_lanes), pipeline.limits[rank]
-            if needed > limit:
-                yield rank, needed, limit
+        yield from _overfull(pipeline, schedule, sorted({own[lane] for own in pipeline.placement}))
+
+
+def _overfull(pipeline: Pipeline, schedule: Schedule, ranks: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+    for order, rank in zip(schedule.orders, ranks, strict=True):
+        needed, limit = peak_of_list(order, rank, pipeline, schedule.two_lanes), pipeline.limits[rank]
+        if needed > limit:
+            yield rank, needed, limit
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:

@@ -10,7 +10,7 @@ from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, some
 from pipeplan.costs.chain import Boundaries
 from pipeplan.schedules.family import FOUND
-from pipeplan.search.evaluate import EvaluatedPlan, overflow, overfull, sums_with_itself
+from pipeplan.search.evaluate import EvaluatedPlan, overflow, overfull_in_lanes, sums_with_itself
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import aligned, shares_equally
 from pipeplan.search.space.in_flight import InFlightBox
@@ -27,7 +27,7 @@ def outside(space: Space, evaluated: EvaluatedPlan) -> str | None:
         joint = sums_with_itself(evaluated.pipeline)
         if joint is not None:
             return f"stages {_listed(joint)} sum shared weights in one collective, and some are on the same ranks"
-        return next(map(_crowded, overfull(evaluated)), None)
+        return next(map(_crowded, overfull_in_lanes(evaluated)), None)
     return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
 
 
