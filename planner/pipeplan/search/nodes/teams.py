@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
+from pipeplan.core.errors import InputError
 from pipeplan.core.splits import Split
 from pipeplan.costs.sharding.least_way import least_way
 from pipeplan.costs.sharding.ways import Between, TeamWays
@@ -90,7 +91,7 @@ class TeamsNode(Node):
         for team in self.opening.sizes:
             steps, ways = self.opening.least.steps_of(team), self.opening.least.ways[team]
             for between, size in steps.below(most):
-                with suppress(BeyondIntegersError, OutOfTimeError, TooLargeError):
+                with suppress(BeyondIntegersError, InputError, OutOfTimeError, TooLargeError):  # nothing is known
                     if between is not None and search.left > 0:
                         steps.learn(between, size, self._of_least_way(search, ways, between, size))
 

@@ -45,6 +45,8 @@ class Opening(Generic[Opened]):
         Adds the spaces of a question, and returns them; None for mixes.
     finish : callable
         Opens the mixes once all ways are known, and yields their spaces if they have some.
+    mixed : bool
+        Whether stages may have teams of unlike sizes, single devices among them.
     clock : Clock or None
         The time in which to open them.
     done : bool
@@ -60,6 +62,7 @@ class Opening(Generic[Opened]):
     questions: Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
     enter: Callable[[TeamQuestion | MixedQuestion], Opened | None]
     finish: Callable[[], Iterator[Opened]]
+    mixed: bool
     clock: Clock | None = None
     done: bool = field(default=False, init=False)
     left: bool = field(default=False, init=False)
@@ -79,7 +82,7 @@ class Opening(Generic[Opened]):
     def raised(self, enough: int) -> int:
         """Return the bound, raised until it is ``enough`` or cannot be raised; that of mixes is found at once."""
         bounds = [self.least.of_team(team, enough) for team in self.sizes]
-        return min([*bounds, *([self.least.of_mixes] if len(self.sizes) > 1 else [])])
+        return min([*bounds, *([self.least.of_mixes] if self.mixed else [])])
 
     def open(self, cutoff: int | None = None) -> Iterator[Opened]:
         """Open the ways one by one and yield the spaces of each, until the clock is over.

@@ -200,7 +200,7 @@ class Spaces:
             if questions is not None:
                 known = (question for question in questions if question.job.slices == own.slices)
                 asked = partial(_known, [question for question in known if unlike or of_size(question) in sizes])
-            yield Opening(sizes, least, asked, self._enter, self._open_mixes, self._clock)
+            yield Opening(sizes, least, asked, self._enter, self._open_mixes, unlike, self._clock)
 
     def _asked_at(
         self, job: Job, least: "Unopened", sizes: tuple[int, ...] | None
