@@ -1185,7 +1185,7 @@ def test_attention_that_knows_all_keys_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 def test_stages_on_parts_of_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every group of devices were regular."""
-    for where in ("device_groups", "placing", "space"):
+    for where in ("device_groups", "placing", "outside"):
         monkeypatch.setattr(import_module(f"pipeplan.search.space.{where}"), "aligned", lambda cluster, groups: True)
 
     def wished(document: dict[str, Any]) -> None:
