@@ -262,8 +262,10 @@ def fewer(place: int) -> Callable[[RowTables], None]:
         assert isinstance(own._waits, RoundWaits)
         counts = own._waits._counts
 
-        def less(*asked: Any) -> tuple[int, ...]:
-            return tuple(max(count - (number == place), 0) for number, count in enumerate(counts(*asked)))
+        def less(*asked: Any) -> list[tuple[int, ...]]:
+            return [
+                tuple(max(count - (number == place), 0) for number, count in enumerate(row)) for row in counts(*asked)
+            ]
 
         own._waits._counts = less  # type: ignore[method-assign,assignment]
 

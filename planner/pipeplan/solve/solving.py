@@ -58,7 +58,7 @@ FOR_FAMILIES = 0.35
 the start of the search for other orders."""
 FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
-FOR_ROUNDS, FOR_MANY_ROUNDS = 0.5, 0.1
+FOR_ROUNDS, FOR_MANY_ROUNDS = 0.3, 0.1
 """Share of the time limit that is left for several stages of a device, beside one; with so many devices x samples, as
 each of their groups takes seconds then."""
 FOR_TEAMS, FOR_A_PLAN = 0.65, 1.0

@@ -77,7 +77,11 @@ class RoundWaits:
         self, family: Family, modes: Modes, spans: tuple[Array, Array], ahead: Array, longer: Array
     ) -> Array:
         (kind, _, device, depth), (a, b) = modes, spans
-        counts = np.array([self._counts(family, *each) for each in np.stack(modes[1:], axis=1).tolist()])
+        rows = {
+            (own, devices): self._counts(family, own, devices)
+            for own, devices in {*zip(modes[1].tolist(), depth.tolist(), strict=True)}
+        }
+        counts = np.array([rows[own, devices][d] for own, d, devices in np.stack(modes[1:], axis=1).tolist()])
         around = self._last * np.where(depth > 1, (depth - 1) * self._hop + self._around, 0)
         waits = np.zeros_like(longer)
         for number, (earlier, through, (first, last)) in enumerate(
@@ -93,15 +97,14 @@ class RoundWaits:
         waits += np.maximum(behind - latest * own - next_ * other, 0)
         return waits
 
-    def _counts(self, family: Family, replicas: int, device: int, depth: int) -> tuple[int, int, int, int]:
-        """Forwards and backwards of each earlier round at the ends of a list, and forwards between.
+    def _counts(self, family: Family, replicas: int, depth: int) -> list[tuple[int, ...]]:
+        """Forwards and backwards of each earlier round at the ends of a device's list, and forwards between.
 
         The latter, from the first one of the last round to the first backward, are of this round, and of the first one.
         """
-        share = -(-self._many // replicas)
-        first, last = PLACED[family.name].at_ends(depth, share)
-        between = family.in_flight((replicas,) * depth, self._many)[device] - self._last * first
-        return first, last, min(between, first), max(between - first, 0)
+        first, last = PLACED[family.name].at_ends(depth, -(-self._many // replicas))
+        between = [held - self._last * first for held in family.in_flight((replicas,) * depth, self._many)]
+        return [(first, last, min(own, first), max(own - first, 0)) for own in between]
 
 
 class FirstBackwardWaits:
@@ -124,10 +127,13 @@ class FirstBackwardWaits:
     def of(self, modes: Modes, spans: tuple[Array, Array], ahead: Array, _longer: Array) -> Array:
         """Return the waits of modes on spans of super layers, shape (modes, spans)."""
         (kind, replicas, device, depth), (a, b) = modes, spans
-        held = [
-            max(family.in_flight((own,) * devices, self._many)[d] for family in self._space.families)
-            for own, d, devices in np.stack(modes[1:], axis=1).tolist()
-        ]
+        rows = {
+            (own, devices): np.max(
+                [each.in_flight((own,) * devices, self._many) for each in self._space.families], axis=0
+            )
+            for own, devices in {*zip(replicas.tolist(), depth.tolist(), strict=True)}
+        }
+        held = [rows[own, devices][d] for own, d, devices in np.stack(modes[1:], axis=1).tolist()]
         each = self._forward[kind][..., b] - self._forward[kind][..., a]
         most = -(-self._many // replicas)[:, None] * each.sum(axis=1)
         busy = np.minimum(np.array(held)[:, None] * each.max(axis=1), most)

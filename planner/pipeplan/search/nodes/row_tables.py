@@ -30,12 +30,14 @@ from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 from pipeplan_formulations.partition.spans import NEVER
 
-WRITTEN = 4096
+WRITTEN = 1024
 """Most micro-batches of a step, over all devices, of which lists are written to see what devices hold."""
 CLOSE, RANGES = 3e-3, 16
 """E_0 of first stages that are bounded together differ by this share of the least step, or one part in so many."""
 LOT = 32
 """Rows that are bounded at once."""
+DEEP = 16
+"""Most devices of a row whose waits are counted: each device of each depth has its own."""
 
 
 def bounds_rows(space: Space) -> bool:
@@ -135,7 +137,8 @@ class RowTables(ShapeTables):
         for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
             least = tuple(map(min, zip(*counts, strict=True)))
             for s, (mode, own) in enumerate(zip(modes, counts, strict=True)):
-                place, held = (0, 0) if like or self._waits is None else (s, len(modes)), least if like else own
+                waits = not like and self._waits is not None and len(modes) <= DEEP
+                place, held = (s, len(modes)) if waits else (0, 0), least if like else own
                 key = mode.device_class, mode.replicas, *held[:2], *place, *held[2:]
                 stages[number, s] = keys.setdefault(key, len(keys))
         return stages, self._terms(np.array([*keys]).T, waits=not like)
@@ -255,10 +258,12 @@ class RowTables(ShapeTables):
         around = self._forward + self._backward if self._turns else ahead[1]  # all stages of a V, one of a loop
         there, both, trip = (np.insert(np.cumsum(np.diff(row).min(axis=0)), 0, 0) for row in (*ahead, around))
         busy = many * (forward + backward)
-        if waits and self._waits is not None:
+        if waits and self._waits is not None and depth.any():
             back = np.insert(np.cumsum(np.diff(self._first_backward).min(axis=0)), 0, 0)
             counted = np.stack([both - back, both - there])
-            busy += self._waits.of((kind, replicas, device, depth), (a, b), counted, longer)
+            told = np.flatnonzero(depth)
+            rows = kind[told], replicas[told], device[told], depth[told]
+            busy[told] += self._waits.of(rows, (a, b), counted, longer[told])
         served = np.maximum((many - 1) * forward, late[:, None] * forward + (many - 1) * backward)
         if self._turns:
             served = (many - 1) * self._each_of(np.maximum(forward, plain))

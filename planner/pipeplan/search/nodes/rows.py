@@ -20,7 +20,7 @@ from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode, UnplacedNode
 from pipeplan.search.nodes.partitions import recomputes_least, simulate
-from pipeplan.search.nodes.row_tables import LOT, Row, RowTables, bounds_rows
+from pipeplan.search.nodes.row_tables import DEEP, LOT, Row, RowTables, bounds_rows
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import PAIRS, Space
 from pipeplan_formulations.partition.listing import few
@@ -64,6 +64,14 @@ def bounded_rows(
     return sorted(rows, key=Row.order)
 
 
+def least_row(space: Space, size: int, most: int) -> int:
+    """Return a quick lower bound in nanoseconds on all rows, at most ``most``."""
+    rows = [Row(bound, modes) for modes, bound in space.all_modes(size) if bound < most]
+    widths = sorted({mode.replicas for row in rows for mode in row.modes})
+    closer = RowTables(space, size, widths).closer(rows, most, like=True) if rows else ()
+    return min((row.bound for row in closer), default=most)
+
+
 def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
     """Simulate the partition of a row on its first devices, once; of split backwards in one of all ways of teams."""
     if row.partition is None:
@@ -77,7 +85,12 @@ def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
 
 @dataclass
 class RowsNode(SpaceNode):
-    """The rows of modes of a space that has few, at a micro-batch size."""
+    """The rows of modes of a space that has few, at a micro-batch size.
+
+    ``quick``: they have a quick bound, if they are of many devices.
+    """
+
+    quick: bool = False
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -94,6 +107,10 @@ class RowsNode(SpaceNode):
 
         Then there is an incumbent, and most rows are closed by it before they have their turn.
         """
+        if not self.quick and search.cutoff is not None and self._many:
+            self.quick = True
+            self.bound = max(self.bound, least_row(self.space, self.size, search.cutoff))
+            return Step.split([self])
         rows = bounded_rows(self.space, self.size, search.cutoff)
         for row in rows[:1]:
             if not search.fathoms(row.bound) and (search.cutoff is None or self.turn is not Turn.LATE):
@@ -102,6 +119,11 @@ class RowsNode(SpaceNode):
         below = FoldedRowNode if folded else UnplacedNode
         nodes = [below(max(row.bound, self.bound), self.space, self.size, row.modes) for row in rows]
         return Step.split(nodes) if search.cutoff is None else Step.leave(search.cutoff, nodes)
+
+    @property
+    def _many(self) -> bool:
+        """Whether rows are long, so that a close bound of all takes seconds."""
+        return bounds_rows(self.space) and len(self.space.cluster.devices) > DEEP
 
 
 @dataclass
