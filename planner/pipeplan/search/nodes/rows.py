@@ -49,10 +49,9 @@ def bounded_rows(
     ``hiding``: prices of layers that hide no less of sums and gathers. ``one``: only the first row is asked for.
     """
     high = NEVER if most is None else most
-    rows = sorted((Row(bound, modes) for modes, bound in space.all_modes(size) if bound < high), key=Row.order)
+    rows = _rows_below(space, size, high)
     if rows and bounds_rows(space):
-        widths = sorted({mode.replicas for row in rows for mode in row.modes})
-        tables = RowTables(space, size, widths, hiding)
+        tables = _tables(space, size, rows, hiding)
         if one or space.evenly:
             rows = sorted(tables.closer(rows, high, like=True), key=Row.order)
         found: list[Row] = []
@@ -66,10 +65,18 @@ def bounded_rows(
 
 def least_row(space: Space, size: int, most: int) -> int:
     """Return a quick lower bound in nanoseconds on all rows, at most ``most``."""
-    rows = [Row(bound, modes) for modes, bound in space.all_modes(size) if bound < most]
-    widths = sorted({mode.replicas for row in rows for mode in row.modes})
-    closer = RowTables(space, size, widths).closer(rows, most, like=True) if rows else ()
+    rows = _rows_below(space, size, most)
+    closer = _tables(space, size, rows).closer(rows, most, like=True) if rows else ()
     return min((row.bound for row in closer), default=most)
+
+
+def _rows_below(space: Space, size: int, high: int) -> list[Row]:
+    """The rows whose cheap bounds are below ``high``, the least first."""
+    return sorted((Row(bound, modes) for modes, bound in space.all_modes(size) if bound < high), key=Row.order)
+
+
+def _tables(space: Space, size: int, rows: Sequence[Row], hiding: Prices | None = None) -> RowTables:
+    return RowTables(space, size, sorted({mode.replicas for row in rows for mode in row.modes}), hiding)
 
 
 def try_row(search: PlanSearch, space: Space, size: int, row: Row) -> None:
