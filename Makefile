@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/pipeplan demo --output demo-out
 
 # Side by side, in halves of about equal length: most tests keep one core busy.
-FIRST := tests/properties tests/formulations $(addprefix tests/planner/,analysis baselines costs fpga search)
+FIRST := tests/properties tests/formulations $(addprefix tests/planner/,analysis baselines fpga search)
 test: $(INSTALLED)-test
 	$(MAKE) --no-print-directory -j2 test-first test-second
 
