@@ -96,13 +96,13 @@ def _ties(ties: Sequence[Tie], home: dict[str, str], names: Sequence[str]) -> It
 
 def total(folding: Folding, layers: Array) -> Array:
     """Return what all runs of each super layer have together, given what the layers have."""
-    found: Array = _runs(folding, layers).sum(axis=0)
+    found: Array = of_rounds(folding, layers).sum(axis=0)
     return found
 
 
 def least(folding: Folding, layers: Array) -> Array:
     """Return what a run of each super layer has, the least over the rounds."""
-    found: Array = _runs(folding, layers).min(axis=0)
+    found: Array = of_rounds(folding, layers).min(axis=0)
     return found
 
 
@@ -114,17 +114,12 @@ def lowest(folding: Folding, layers: Array) -> Array:
 
 def least_largest(folding: Folding, layers: Array) -> Array:
     """Return the most that a layer of a run has, the least over the rounds."""
-    found: Array = _runs(folding, layers, np.maximum).min(axis=0)
+    found: Array = of_rounds(folding, layers, np.maximum).min(axis=0)
     return found
 
 
-def of_rounds(folding: Folding, layers: Array) -> Array:
+def of_rounds(folding: Folding, layers: Array, join: np.ufunc = np.add) -> Array:
     """Return what each run has together, shape (rounds, super layers)."""
-    return _runs(folding, layers)
-
-
-def _runs(folding: Folding, layers: Array, join: np.ufunc = np.add) -> Array:
-    """What each run has, shape (rounds, super layers)."""
     rows = []
     for number, edges in enumerate(folding.edges):
         own = join.reduceat(layers[: edges[-1]], edges[:-1])

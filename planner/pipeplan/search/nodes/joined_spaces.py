@@ -7,8 +7,9 @@ replicas are packed or lie in tiles. Most of these are much alike::
     ╰───────── nearer to the fastest one ─────────╯   ╰── to the farthest       two, if its bound is below the best plan
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,11 @@ from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.joined import together
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
+
+Own = TypeVar("Own")
+
+A_FEW = 8
+"""Most nodes that are opened together behind a close bound."""
 
 
 def joined(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -39,10 +45,6 @@ def _question(node: AggregateNode) -> Hashable:
     widths = layout if space.split is not None else (layout.unit, layout.widths, small)
     rules = in_flight_rule(space), space.phased, space.job.depths, space.constraints.cuts.tobytes()
     return teams, space.model.slices, node.size, widths, node.alternating, rules
-
-
-A_FEW = 8
-"""Most nodes that are opened together behind a close bound."""
 
 
 @dataclass
@@ -100,10 +102,8 @@ class JoinedSpacesNode(Node):
             return Step.split([replace(self, closely=True)])
         if self.closely and not clock.left:
             return Step.split([replace(self, slice=4 * self.slice)])
-        parts = halves(np.array([_measures(problem) for _, problem in members]))
-        below = [[members[i] for i in part] for part in parts] if all(parts) else [[own] for own in members]
-        if self.closely and (self.bound < before * (1 + ESTIMATED_LATER) or len(members) <= A_FEW):
-            below = [[own] for own in members]
+        apart = self.closely and (self.bound < before * (1 + ESTIMATED_LATER) or len(members) <= A_FEW)
+        below = [[own] for own in members] if apart else halves(members, lambda own: _measures(own[1]))
         return Step.split([self._below(each) for each in below])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
@@ -120,10 +120,14 @@ def _measures(problem: ChainAllocation) -> tuple[int, int, int]:
     return int(times.sum()), int(problem.resident.min(axis=1).sum() + problem.saved.sum()), int(sums)
 
 
-def halves(sizes: np.ndarray) -> list[list[int]]:
-    """Divide rows by their logarithms: around the least in the first column, and the one farthest from it."""
-    place = np.log1p(sizes.astype(float))
+def halves(every: Sequence[Own], measures: Callable[[Own], tuple[int, ...]]) -> list[list[Own]]:
+    """Divide things by the logarithms of their measures, or each by itself if all are alike.
+
+    One part is nearer to that of the least first measure, the other to the one farthest from it.
+    """
+    place = np.log1p(np.array([measures(own) for own in every], float))
     first = place[place[:, 0].argmin()]
     to_first = np.abs(place - first).max(axis=1)
     to_other = np.abs(place - place[to_first.argmax()]).max(axis=1)
-    return [np.flatnonzero(side).tolist() for side in (to_first <= to_other, to_other < to_first)]
+    parts = [np.flatnonzero(side).tolist() for side in (to_first <= to_other, to_other < to_first)]
+    return [[every[i] for i in part] for part in parts] if all(parts) else [[own] for own in every]

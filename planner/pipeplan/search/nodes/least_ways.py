@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-import numpy as np
-
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.core.model import Model
@@ -199,8 +197,7 @@ class RoundsNode(Node):
         if closed := _closed(self.bound, search):
             return closed
         if self._many and len(self.ways) > 1:
-            parts = halves(np.array([_measures(own.lowest, self.size) for own in self.ways]))
-            below = [[self.ways[i] for i in part] for part in parts] if all(parts) else [[own] for own in self.ways]
+            below = halves(self.ways, lambda own: _measures(own.lowest, self.size))
             return Step.split([replace(self, ways=own) for own in below])
         nodes = nodes_of(promising(chain.from_iterable(map(self._spaces, self.ways))))
         return Step.split([*together(node for node in nodes if isinstance(node, SpaceNode) and node.size == self.size)])
@@ -289,8 +286,7 @@ class LeastWaysNode(Node):
             return Step.split(self._nodes)
         for node in self._nodes:
             node.bound = max(node.bound, self.bound)
-        parts = halves(np.array([_measures(own[0].space, own[0].size) for own in self.ways]))
-        below = [[self.ways[i] for i in part] for part in parts] if all(parts) else [[own] for own in self.ways]
+        below = halves(self.ways, lambda own: _measures(own[0].space, own[0].size))
         return Step.split([LeastWaysNode.of(own) for own in below])
 
     @property

@@ -8,6 +8,10 @@
 See docs/bounds/chain.md, "Rows of modes".
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from pipeplan.costs import folded
@@ -77,11 +81,7 @@ class RoundWaits:
         self, family: Family, modes: Modes, spans: tuple[Array, Array], ahead: Array, longer: Array
     ) -> Array:
         (kind, _, device, depth), (a, b) = modes, spans
-        rows = {
-            (own, devices): self._counts(family, own, devices)
-            for own, devices in {*zip(modes[1].tolist(), depth.tolist(), strict=True)}
-        }
-        counts = np.array([rows[own, devices][d] for own, d, devices in np.stack(modes[1:], axis=1).tolist()])
+        counts = _of_each(modes, partial(self._counts, family))
         around = self._last * np.where(depth > 1, (depth - 1) * self._hop + self._around, 0)
         waits = np.zeros_like(longer)
         for number, (earlier, through, (first, last)) in enumerate(
@@ -127,21 +127,28 @@ class FirstBackwardWaits:
     def of(self, modes: Modes, spans: tuple[Array, Array], ahead: Array, _longer: Array) -> Array:
         """Return the waits of modes on spans of super layers, shape (modes, spans)."""
         (kind, replicas, device, depth), (a, b) = modes, spans
-        rows = {
-            (own, devices): np.max(
-                [each.in_flight((own,) * devices, self._many) for each in self._space.families], axis=0
-            )
-            for own, devices in {*zip(replicas.tolist(), depth.tolist(), strict=True)}
-        }
-        held = [rows[own, devices][d] for own, d, devices in np.stack(modes[1:], axis=1).tolist()]
+        held = _of_each(modes, self._held)
         each = self._forward[kind][..., b] - self._forward[kind][..., a]
         most = -(-self._many // replicas)[:, None] * each.sum(axis=1)
-        busy = np.minimum(np.array(held)[:, None] * each.max(axis=1), most)
+        busy = np.minimum(held[:, None] * each.max(axis=1), most)
         way, hops = self._through + self._back[-1] - self._back[b], 2 * (depth - 1 - device)
         if self._turns:
             way, hops = self._through + self._back[a], 2 * (depth - 1)
         waits: Array = np.maximum(way - ahead[0][a] + (hops * self._hop)[:, None] - busy, 0)
         return waits
+
+    def _held(self, replicas: int, depth: int) -> list[int]:
+        """What devices hold of all their stages, the most of any family."""
+        every = (each.in_flight((replicas,) * depth, self._many) for each in self._space.families)
+        return [max(own) for own in zip(*every, strict=True)]
+
+
+def _of_each(modes: Modes, of_shape: Callable[[int, int], Sequence[Any]]) -> Array:
+    """Return what each mode's device has, given that of all devices by their replicas and number."""
+    _, replicas, device, depth = modes
+    shapes = list(zip(replicas.tolist(), depth.tolist(), strict=True))
+    known = {shape: of_shape(*shape) for shape in set(shapes)}
+    return np.array([known[shape][d] for shape, d in zip(shapes, device.tolist(), strict=True)], np.int64)
 
 
 def waits_of(space: Space, size: int, hop: int) -> RoundWaits | FirstBackwardWaits | None:

@@ -143,9 +143,8 @@ class LeastSteps:
         self._slices = self._teams.model.slices
         self._passes = (COUNTED, IN_HALVES) if splits else (COUNTED,)
         self._ways = (COUNTED, IN_HALVES[:2]) if splits else (COUNTED,)
-        self._share = (
-            0.0 if splits and self._slices > 1 else 1 / self._slices**2
-        )  # of attention, that of the first slice
+        # of attention, that of the first slice
+        self._share = 0.0 if splits and self._slices > 1 else 1 / self._slices**2
         weak = {size: self._weak(size) for size in self._teams.sizes}
         self._bounds = {(each, size): bound for size, bound in weak.items() for each in every}
         self._final: set[tuple[Between | None, int]] = {(None, size) for size in weak}
