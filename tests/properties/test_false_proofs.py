@@ -196,3 +196,11 @@ def test_ties_on_boxes_with_a_fast_network_are_bounded() -> None:
         for depth in (2, 3, 4)
     ]
     assert result.bound == result.value == min(listed)
+
+
+def test_the_stages_of_a_device_use_its_card_once_beside_a_tie() -> None:
+    """Four devices sum 4000 bytes in 6 rounds of 1000 ns behind 120 ns of passes; no other ring is on their cards."""
+    model = replace(model_of([10] * 4, parameters=[4000, 0, 0, 0]), ties=(Tie(("l0", "l1"), 4000),))
+    cluster = boxes(4, 1, FREE, Link(10**9, 0))
+    job = Job(2, replicas=(2,), depths=(4,), chunks=(2,), schedules=("interleaved",), zero=(0,))
+    assert answer(model, cluster, job).value == 6120

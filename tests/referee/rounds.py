@@ -110,6 +110,8 @@ def refusal(document: Document) -> str | None:
     objective = job.get("objective", "step")
     if (several or named & {*PLACED}) and objective == "bottleneck":
         return "several stages in an endless pipeline"
+    if job.get("staleness") and (several or named & {*PLACED}):
+        return "several stages with one step of delay"
     if named & {*SPLIT} and objective != "step":
         return "split backwards in anything but a step"
     if several and named and not named & {*PLACED}:
@@ -117,7 +119,7 @@ def refusal(document: Document) -> str | None:
     if named & {*SPLIT} and unparted(document):
         return "backwards in parts whose times are not known"
     ways = every_laid(document)
-    if whole(document) or job.get("staleness") or _in_slices_only(document):
+    if whole(document) or _in_slices_only(document):
         return None
     reasons = [_impossible(document, laid) for laid, _ in ways]
     if None in reasons:

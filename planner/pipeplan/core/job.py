@@ -303,11 +303,12 @@ class Job:
                 "staleness 1 is about the time from batch to batch in a long run, not about the "
                 f"{self.objective.figure} (objective); ask for the objective 'period'"
             )
-        if max(self.slices, default=1) > 1:
-            raise InputError(
-                f"{max(self.slices)} token slices (slices) run in lists that end with a batch, and staleness 1 goes on "
-                "to the next one without a flush; drop one"
-            )
+        for counts, what in ((self.slices, "token slices (slices)"), (self.chunks, "stages of a device (chunks)")):
+            if max(counts, default=1) > 1:
+                raise InputError(
+                    f"{max(counts)} {what} run in lists that end with a batch, and staleness 1 goes on to the next one "
+                    "without a flush; drop one"
+                )
         if self.level >= SHARDED:
             raise InputError(
                 f"level {self.level} of ZeRO (zero) shares out the weights of every pass, and staleness 1 keeps two "

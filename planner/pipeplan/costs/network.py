@@ -88,14 +88,25 @@ def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collect
 
     Stages on the same devices sum one after the other, so their rings use a card once.
     """
-    nodes = [Counter(device.node for device in group) for group in groups]
-    kinds = [group[0].kind for group in groups]
-    apart = {frozenset(device.index for device in group): own for group, own in zip(groups, nodes, strict=True)}
-    rings_of_node = Counter(node for own in apart.values() if len(own) > 1 for node in own)
+    kinds, nodes = [group[0].kind for group in groups], [_nodes(group) for group in groups]
+    users = _users(groups)
     return tuple(
-        all_reduce(len(group), _slowest(cluster, own, cluster.between(kind, kind), max(rings_of_node[n] for n in own)))
+        all_reduce(len(group), _slowest(cluster, own, cluster.between(kind, kind), max(users[n] for n in own)))
         for group, kind, own in zip(groups, kinds, nodes, strict=True)
     )
+
+
+def _nodes(group: Sequence[Device]) -> Counter[int]:
+    """Return the number of replicas in each node."""
+    return Counter(device.node for device in group)
+
+
+def _users(groups: Sequence[Sequence[Device]], members: Sequence[int] = ()) -> Counter[int]:
+    """Return the rings that use each node's card, without those on devices of the stages ``members``."""
+    apart = {frozenset(device.index for device in group): _nodes(group) for group in groups}
+    for s in members:
+        apart.pop(frozenset(device.index for device in groups[s]), None)
+    return Counter(node for own in apart.values() if len(own) > 1 for node in own)
 
 
 def _slowest(cluster: Cluster, nodes: Counter[int], network: Link | None, rings_on_a_card: int) -> Link:
@@ -132,11 +143,10 @@ def shared(link: Link, users: int) -> Link:
 def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int]) -> Collective:
     """Return the ring through all replicas of the stages ``members``, given the devices of all stages.
 
-    Between nodes it shares the cards with the rings of other stages; the rings of its own stages wait for it.
+    Between nodes it shares the cards with the rings of other devices; those on its own devices wait for it.
     """
-    homes = [Counter(device.node for device in group) for group in groups]
-    own = sum((homes[s] for s in members), Counter[int]())
-    others = Counter(node for s, nodes in enumerate(homes) if len(nodes) > 1 and s not in members for node in nodes)
+    own = sum((_nodes(groups[s]) for s in members), Counter[int]())
+    others = _users(groups, members)
     replicas = sum(len(groups[s]) for s in members)
     largest = max((groups[s][0].kind for s in members), key=lambda kind: kind.at_card)
     network = cluster.between(largest, largest)

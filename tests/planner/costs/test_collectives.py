@@ -136,3 +136,14 @@ def test_joint_rings_share_the_cards_of_their_nodes() -> None:
     assert joint_ring(own, ((a, d), (b,), (e,)), (1, 2)).link == Link(3 * 10**9)
     assert joint_ring(own, ((a, d), (b, e), (c,), (f,)), (2, 3)).link == Link(2 * 10**9)
     assert joint_ring(own, ((a, d), (b,), (e,)), (0, 1, 2)).link == Link(6 * 10**9)  # its own rings wait for it
+
+
+def test_rings_of_stages_on_the_same_devices_use_a_card_once() -> None:
+    """Also beside a tied ring of other stages; those on its own devices wait for it, whatever their stages."""
+    own = Cluster("c", {"k": DeviceKind("k")}, (Node(("k",) * 3),) * 2, Link(6 * 10**9))
+    a, b, c, d, e, f = own.devices
+    v = ((a, d), (b, e), (b, e), (a, d))
+    assert [ring.link for ring in rings(own, v)] == [Link(3 * 10**9)] * 4
+    assert joint_ring(own, v, (0, 1)).link == Link(6 * 10**9)
+    assert joint_ring(own, ((a, d), (c, f), (c, f), (a, d)), (1, 3)).link == Link(6 * 10**9)
+    assert joint_ring(own, ((a, d), (b,), (e,), (a, d)), (1, 2)).link == Link(3 * 10**9)

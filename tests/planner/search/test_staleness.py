@@ -98,6 +98,8 @@ def test_an_answer_without_it_says_what_it_would_win() -> None:
         ({"zero": 2}, "level 2 of ZeRO .* two versions of them whole"),
         ({"zero": (1, 3)}, "level 3 of ZeRO"),
         ({"schedules": "gpipe"}, "schedule 'gpipe' ends with every batch"),
+        ({"schedules": ("1f1b", "interleaved")}, "schedule 'interleaved' ends with every batch"),
+        ({"chunks": (1, 3)}, r"3 stages of a device \(chunks\) run in lists that end with a batch"),
         ({"schedules": "any"}, "searched for the least step"),
         ({"staleness": 2}, "staleness"),
     ],

@@ -1,6 +1,6 @@
 """`Rounds`: how many stages of a device a job asks for, and the families that run them in loops or in a V."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -72,6 +72,7 @@ class Rounds:
                 f"schedule {named[0]!r} shortens steps; ask for the objective 'step' or 'period', not "
                 f"{job.objective.value!r}"
             )
+        check_alternating(named if job.staleness else ())
         if max(job.chunks, default=1) > 1 and job.schedules and not named:
             raise InputError(
                 f"{max(job.chunks)} stages of a device (chunks) run in the order of a family that places them, not in "
@@ -137,6 +138,21 @@ class Rounds:
             counts = ", ".join(map(str, self.numbers))
             return f"a device has {counted(candidate.chunks, 'stage')}, asked for are {counts} (chunks)"
         return f"its schedule is {candidate.family.name}, which is searched where it is named (schedules)"
+
+
+def check_alternating(names: Iterable[str]) -> None:
+    """Refuse families whose orders do not go on from batch to batch.
+
+    Raises
+    ------
+    InputError
+    """
+    for name in names:
+        if name in PLACED or not family(name).alternates:
+            raise InputError(
+                f"schedule {name!r} ends with every batch, and staleness 1 goes on to the next one without a flush, as "
+                "only families of 1F1B do; leave the schedule out"
+            )
 
 
 def why_whole(model: Model, cluster: Cluster) -> str:

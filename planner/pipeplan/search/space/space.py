@@ -32,6 +32,7 @@ from pipeplan.search.space.in_flight import FREE, between
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
+from pipeplan.search.space.rounds import check_alternating
 from pipeplan.search.space.shared_links import shared_link_loads, slower_pairs
 from pipeplan_formulations.partition import LinkResource
 
@@ -106,7 +107,7 @@ class Space:
             if not names:
                 raise InputError(f"level {job.level} of ZeRO (zero) runs one action at a time; ask for other schedules")
         if job.staleness:
-            _check_alternating([family(name) for name in names if name != FREE])
+            check_alternating(name for name in names if name != FREE)
         self.any_order = ANY in job.schedules and job.level < SHARDED
         if self.any_order and job.objective is Objective.BOTTLENECK:
             raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
@@ -358,16 +359,6 @@ def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
             f"{' or '.join(SLICED)}; name one of these too, or drop one or the other"
         )
     return found
-
-
-def _check_alternating(families: Iterable[Family]) -> None:
-    """Refuse orders that do not go on from batch to batch."""
-    for each in families:
-        if not each.alternates:
-            raise InputError(
-                f"schedule {each.name!r} ends with every batch, and staleness 1 goes on to the next one without a "
-                "flush, as only families of 1F1B do; leave the schedule out"
-            )
 
 
 def _check_lanes(families: Iterable[Family], cluster: Cluster) -> None:
