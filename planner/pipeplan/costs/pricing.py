@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
+from pipeplan.core.folding import Folding
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
@@ -19,7 +20,7 @@ from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import item_size, layer_costs
 from pipeplan.costs.network import busiest, least_together, links_between, rings
-from pipeplan.costs.scale import require_exact, slowest_links, total
+from pipeplan.costs.scale import require_exact
 from pipeplan.costs.sharded import Passes
 from pipeplan.costs.slices import SliceCosts, slice_costs
 from pipeplan.costs.table import Table
@@ -37,6 +38,10 @@ def price(
     """
     groups = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in devices)
     return Prices(model, cluster, job).chain(groups, micro_batch)
+
+
+Tables = dict[tuple[Folding | None, str, int], Table]
+"""By how layers are folded, kind of device and micro-batch size."""
 
 
 class Crossing(NamedTuple):
@@ -57,6 +62,8 @@ class Crossing(NamedTuple):
 class Prices:
     """Cache of a model's costs on a cluster's kinds of device.
 
+    ``tables``: those that are known, shared with prices of the model, or folded, at other levels of ZeRO.
+
     Attributes
     ----------
     sums : bool
@@ -68,15 +75,17 @@ class Prices:
         If the model has no costs for a requested table.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
+    def __init__(
+        self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None, tables: Tables | None = None
+    ) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job.of(model), split
         self.sums = True
-        self._tables: dict[tuple[str, int], Table] = {}
+        self._tables: Tables = {} if tables is None else tables
         self.kept = Kept(model, self.job)
 
     def table(self, kind: DeviceKind, micro_batch: int) -> Table:
         """Return every layer's cost on a kind of device at a micro-batch size."""
-        key = kind.name, micro_batch
+        key = self.model.folding, kind.name, micro_batch
         if key not in self._tables:
             try:
                 table = Table(
@@ -91,7 +100,7 @@ class Prices:
                     f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
                     "of nanoseconds or bytes; make it smaller, or check speeds and sizes"
                 ) from error
-            self._require_exact(table, kind, micro_batch)
+            require_exact(table, self.model, self.cluster, self.job, f"{self.model.name} on {kind.name}", micro_batch)
             self._tables[key] = table
         return self._tables[key]
 
@@ -123,32 +132,6 @@ class Prices:
         sizes = () if split is None else split.sizes
         kept = [micro_batch * own.kept(row, sizes) for own, row in zip(slicing.layers, rows, strict=True)]
         return tuple((own, own // size * max(size, 4)) for own in kept)
-
-    def _require_exact(self, table: Table, kind: DeviceKind, micro_batch: int) -> None:
-        """Refuse costs whose sums over a step would exceed the range of exact integers."""
-        count, name = self.job.batch // micro_batch * self.model.slices, f"{self.model.name} on {kind.name}"
-        stages = min(len(self.cluster.devices), len(self.model.layers))
-        per_byte, latency = self._slowest
-        parameters = float(sum(layer.parameters for layer in self.model.layers))
-        frozen = float(sum(layer.frozen for layer in self.model.layers))
-        times = (table.forward, table.backward, table.input_gradient, table.weight_gradient)
-        crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
-        each = f"the {count} micro-batches of {micro_batch} samples of a step"
-        remedy = "ask for a smaller batch or larger micro-batches, or check the profile"
-        require_exact(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
-        require_exact(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
-        moved = (count + stages) * (crossing * per_byte + latency)
-        require_exact(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
-        reduced = 4 * len(self.cluster.devices) * latency + 4 * (parameters + frozen) * per_byte
-        require_exact(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
-        static = "parameters, frozen weights, gradients and optimiser state"
-        stated = (self.job.state_bytes or 0) + (self.job.gradient_bytes or 0)
-        require_exact(name, static, (8 + stated) * parameters + 3 * frozen, "bytes", "check them")
-        require_exact(name, "the optimiser step", total(table.update), "ns", "check the profile")
-
-    @cached_property
-    def _slowest(self) -> tuple[float, int]:
-        return slowest_links(self.cluster)
 
     def occupancy(self, link: Link, sizes: Array) -> Array:
         """Return the nanoseconds for which each of these numbers of bytes keeps a link busy."""
@@ -281,7 +264,7 @@ class Prices:
     def unfolded(self) -> "Prices":
         """Those of the layers of which super layers are made."""
         assert self.model.unfolded is not None
-        return Prices(self.model.unfolded, self.cluster, self.job, self.split)
+        return Prices(self.model.unfolded, self.cluster, self.job, self.split, self._tables)
 
     def lost(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,).

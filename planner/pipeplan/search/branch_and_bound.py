@@ -21,6 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -250,6 +251,16 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         while self._deferred:
             self.push(self._deferred.pop())
         self._least_deferred = None
+
+    @contextmanager
+    def late_too(self) -> Iterator[None]:
+        """Open the late nodes that were set aside, and those that follow from them at once, for a while."""
+        late, self._deferred = self._deferred, []
+        self._late, self._least_deferred = False, None
+        for node in late:
+            (self.push if node.turn is Turn.LATE else self.defer)(node)
+        yield
+        self._late = True
 
     def run(self, reserve: float = 0.0) -> None:
         """Search until the gap is closed, a limit is reached, or only ``reserve`` seconds are left."""

@@ -3,7 +3,8 @@
 ::
 
     open ──▶ heuristics ──▶ run ──▶ teams ──▶ run ──▶ resume ──▶ heuristics' rest ──▶ run ──▶ choose ──▶ result
-             (large: later) no teams  below the best plan                                     where times vary
+    (large: later)       no teams    below the best plan                                      where times vary
+                         (small: late nodes too)
 """
 
 from collections.abc import Mapping, Sequence
@@ -235,6 +236,9 @@ class Solving:
             self._begin_heuristics()
         if self._waiting:
             self._advance(search.rest * (1 - WITHOUT_TEAMS))
+            if all(space.small for space in self.hopeful):  # milliseconds, and teams take longer to be priced
+                with search.late_too():
+                    self._advance(search.rest * (1 - WITHOUT_TEAMS))
             self._open_teams()
         if large:  # there, plans of heuristics come late and improve little
             self._advance(max(whole * self._for_heuristics, for_others))
@@ -291,10 +295,9 @@ class Solving:
             return
         if search.stop in (Stop.TIME, Stop.INTERRUPT):
             raise UndecidedError(search.stop, search.bound, search.unaffordable)
-        if not search.refuted and search.unaffordable is not None:
-            raise UndecidedError(Stop.TIME, search.bound, search.unaffordable)
         if not search.refuted:
-            raise UndecidedError(Stop.EXHAUSTED, search.bound)
+            stop = Stop.EXHAUSTED if search.unaffordable is None else Stop.TIME
+            raise UndecidedError(stop, search.bound, search.unaffordable)
         raise self._infeasible(max(search.left, FOR_REASONS * self.means.limits.time))
 
     def _infeasible(self, seconds: float) -> InfeasibleError:

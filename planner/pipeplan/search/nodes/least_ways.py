@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from pipeplan.core.cluster import Overlap
+from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
@@ -24,7 +24,7 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
-from pipeplan.search.nodes.row_tables import Row, bounds_rows
+from pipeplan.search.nodes.row_tables import DEEP, Row, bounds_rows
 from pipeplan.search.nodes.rows import RowsNode, bounded_rows, try_row, turn_of
 from pipeplan.search.space.candidates import Candidate, Laid
 from pipeplan.search.space.lower_bounds import LowerBounds
@@ -199,8 +199,13 @@ class RoundsNode(Node):
         if self._many and len(self.ways) > 1:
             below = halves(self.ways, lambda own: _measures(own.lowest, self.size))
             return Step.split([replace(self, ways=own) for own in below])
-        nodes = nodes_of(promising(chain.from_iterable(map(self._spaces, self.ways))))
-        return Step.split([*together(node for node in nodes if isinstance(node, SpaceNode) and node.size == self.size)])
+        every = nodes_of(promising(chain.from_iterable(map(self._spaces, self.ways))))
+        nodes = [node for node in every if isinstance(node, SpaceNode) and node.size == self.size]
+        if len(self.laid) > 1 or not _cheap(self.ways[0].cluster):
+            return Step.split([*together(nodes)])
+        for node in nodes:
+            node.bound = max(node.bound, self.bound)
+        return Step.split(nodes)
 
     def _of_rows(self, search: PlanSearch) -> int:
         """A lower bound on the plans of the least way, by rows of modes, at most the cutoff; `UNLIMITED` without any.
@@ -286,6 +291,8 @@ class LeastWaysNode(Node):
             return Step.split(self._nodes)
         for node in self._nodes:
             node.bound = max(node.bound, self.bound)
+        if rows and _cheap(self._nodes[0].space.cluster):
+            return Step.split(self._nodes)
         below = halves(self.ways, lambda own: _measures(own[0].space, own[0].size))
         return Step.split([LeastWaysNode.of(own) for own in below])
 
@@ -318,6 +325,11 @@ class LeastWaysNode(Node):
         for node in self._nodes:
             levels.setdefault(node.space.job.level, {})[node.space] = None
         return {level: list(spaces) for level, spaces in levels.items()}
+
+
+def _cheap(cluster: Cluster) -> bool:
+    """Whether the rows of one way are bounded in milliseconds, as soon as those of the least way."""
+    return len(cluster.devices) <= DEEP
 
 
 def least_space(spaces: Sequence[Space], size: int) -> Space:

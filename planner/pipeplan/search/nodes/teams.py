@@ -105,8 +105,18 @@ class TeamsNode(Node):
         question = least_way(ways, between, size, job, splits) if ways.model.slicing is None else None
         if question is None:
             return 0
-        spaces = promising(Spaces(question.model, question.cluster, question.job, question.split, halved=splits))
-        return lower_bound(spaces, search) if all(map(bounds_ways, spaces)) else 0
+        own = Spaces(question.model, question.cluster, question.job, question.split, halved=splits)
+        halved = [space for laid in own.every_laid if own.splits(laid) for space in own.at(laid) or ()]
+        others = (space for space in own if space not in halved)
+        bound = UNLIMITED
+        for some in (halved, others):  # split backwards leave devices idle least: where they may be better, that is all
+            spaces = promising(some)
+            if not all(map(bounds_ways, spaces)):
+                return 0
+            bound = min(bound, lower_bound(spaces, search))
+            if bound < UNLIMITED and not search.fathoms(bound):
+                return 0
+        return bound
 
     def _known(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Yield the nodes, each with the bound that was known of its way, if that was more and some plan may fit."""

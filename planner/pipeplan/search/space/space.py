@@ -15,7 +15,7 @@ from pipeplan.core.splits import Splitting
 from pipeplan.core.wording import team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
-from pipeplan.costs.pricing import Prices
+from pipeplan.costs.pricing import Prices, Tables
 from pipeplan.schedules import FAMILIES, JOINED, PLACED, SLICED, Family, families_in_rounds, family, sliced_families
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate, Unfolding, in_flight
@@ -83,14 +83,16 @@ class Space:
         If parts of the job contradict each other.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
+    def __init__(
+        self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None, tables: Tables | None = None
+    ) -> None:
         job = job.of(model)
         if job.level >= SHARDED:
             job = _sharded(model, job)
         if model.slicing is not None or model.folding is not None:
             job = replace(job, equal_replicas=True)
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
-        self.prices = Prices(model, cluster, job, split)
+        self.prices = Prices(model, cluster, job, split, tables)
         self.constraints = Constraints(model.unfolded or model, cluster, job)
         self.unfolding: Unfolding | None = None
         if model.folding is not None:
@@ -122,8 +124,7 @@ class Space:
             self.free, self.families = False, _of_slices(model.slices, named)
         if model.folding is not None:
             own = families_in_rounds(model.rounds, model.folding.turns)
-            self.free = False
-            self.families = tuple(each.on_devices(model.rounds) for each in own if each.name in named)
+            self.free, self.families = False, tuple(each.on_devices(model.rounds) for each in own if each.name in named)
         self.splits = any(each.splits for each in self.families)
         self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
@@ -278,9 +279,8 @@ class Space:
     def large(self) -> bool:
         """True if plans of heuristics take long to make or to simulate, or device groups are many."""
         devices = len(self.cluster.devices)
-        if devices * self.job.batch > LONG or devices * len(self.model.layers) > DEEP:
-            return True
-        return not self.small and self._more_than(MANY)
+        long = devices * self.job.batch > LONG or devices * len(self.model.layers) > DEEP
+        return long or (not self.small and self._more_than(MANY))
 
     def _more_than(self, most: int) -> bool:
         modes = all_modes(self.cluster, self.listed, len(self.model.layers), self.job.batch // self.sizes[0])

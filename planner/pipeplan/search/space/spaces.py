@@ -13,6 +13,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
+from pipeplan.costs.pricing import Tables
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
@@ -86,6 +87,7 @@ class Spaces:
         questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None,
         opening: Clock | None = None,
         halved: bool | None = None,
+        tables: Tables | None = None,
     ) -> None:
         job = job.of(model)
         if model.slicing is not None or model.folding is not None:
@@ -96,20 +98,20 @@ class Spaces:
         self.usual = job.teams != self._asked.teams
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
+        self._tables: Tables = {} if tables is None else tables  # of all levels
         self.teams: dict[Splitting, Spaces] = {}
         for name in self.job.schedules if model.slicing is None and max(job.slices, default=1) == 1 else ():
             if name in SLICED:
                 family(name)  # which says that it takes slices
         self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
         opens = model.slicing is not None or 1 in self._counts
-        alone = opens and (not job.teams or 1 in job.teams)
+        self._alone = opens and (not job.teams or 1 in job.teams)
         self._rounds = Rounds(model, cluster, self.job, halved)
         self._unlaid: InputError | None = None
-        self._alone = alone
         self._folded: dict[Laid | None, Spaces | None] = {}
         if split is None:
             self.folded  # noqa: B018  # so that their errors come first
-        if alone and self._rounds.whole:
+        if self._alone and self._rounds.whole:
             self._open_levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
         self._mixes: dict[Mix, Spaces | None] = {}
@@ -144,7 +146,7 @@ class Spaces:
             if laid is not None and laid in self.every_laid:
                 try:
                     model, job = self._rounds.question(laid, self._own_job)
-                    self._folded[laid] = Spaces(model, self.cluster, job, self.split)
+                    self._folded[laid] = Spaces(model, self.cluster, job, self.split, tables=self._tables)
                 except InputError as error:
                     self._unlaid = self._unlaid or error
         return self._folded[laid]
@@ -322,7 +324,7 @@ class Spaces:
         return WHOLLY_SHARDED if whole else SHARDED - 1
 
     def _space(self, level: int) -> Space:
-        return Space(self.model, self.cluster, self._at(level), self.split)
+        return Space(self.model, self.cluster, self._at(level), self.split, self._tables)
 
     def _at(self, level: int) -> Job:
         """The job at one level. Beside lower levels, levels 2 and 3 leave out stages of one device: all are alike.
