@@ -1,29 +1,26 @@
 """The bounds of devices with several stages each against the simulated steps of their plans."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain
 from random import Random
 from typing import Any
 
 import pytest
 
 from helpers.quick import rarely
+from helpers.rows import below_rows, plans
 from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.costs import folded, table
 from pipeplan.costs.pricing import Prices
-from pipeplan.search.evaluate import evaluate, overfull
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes import rows
-from pipeplan.search.nodes.least_ways import least_rows
 from pipeplan.search.nodes.round_waits import FirstBackwardWaits, RoundWaits
-from pipeplan.search.nodes.row_tables import RowTables, bounds_rows
-from pipeplan.search.nodes.rows import FoldedPartitionsNode, bounded_rows
+from pipeplan.search.nodes.row_tables import RowTables
+from pipeplan.search.nodes.rows import FoldedPartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
 from pipeplan.search.space import candidates
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import Mode, Modes
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
@@ -36,9 +33,6 @@ from referee.bridge import objects
 from referee.documents import Document
 from referee.placed import PLACED, SPLIT
 from referee.rounds import in_rounds
-
-MOST = 12
-"""Device groups and partitions of a question that are looked at."""
 
 
 def asked(number: int) -> Document:
@@ -80,19 +74,6 @@ def spaces_of(document: Document) -> Iterator[Space]:
         return
     for own in every.folded.values():
         yield from own
-
-
-def plans(space: Space, random: Random, size: int = 0) -> Iterator[tuple[Candidate, tuple[int, ...]]]:
-    """Some candidates, each with some boundaries that fit."""
-    size = size or random.choice(space.sizes)
-    groups = [each for each, _ in space.device_groups(size)]
-    for own in random.sample(groups, min(len(groups), MOST)):
-        for candidate in space.candidates(own, size):
-            n = candidate.chain.layers
-            cuts = list(combinations(range(1, n), candidate.depth - 1))
-            for inner in random.sample(cuts, min(len(cuts), MOST)):
-                if candidate.fits(boundaries := (0, *inner, n)):
-                    yield candidate, boundaries
 
 
 def beaten(numbers: Iterable[int]) -> Iterator[str]:
@@ -187,36 +168,6 @@ def in_rows(number: int) -> Document:
     names = [name for name in names if rounds > 1 or name in SPLIT]
     document["job"] |= {"schedules": random.sample(names, random.choice((1, len(names)))), "chunks": [rounds]}
     return document
-
-
-def another_way(number: int, document: Document) -> Document:
-    """The same question of a model whose layers take other times and bytes."""
-    random, other = Random(f"another way {number}"), deepcopy(document)
-    for profile in other["model"]["profiles"]:
-        for cost in profile["costs"].values():
-            for name in ("forward", "backward", "input_gradient", "weight_gradient", "update", "saved"):
-                cost[name] = cost[name] * random.choice((1, 2, 4)) // 2
-    return other
-
-
-def below_rows(numbers: Iterable[int]) -> Iterator[str]:
-    """Simulated steps that take less than the bound of their row: of a way alone, or of the least of two."""
-    for number in numbers:
-        random, first = Random(f"rows {number}"), in_rows(number)
-        for spaces in zip(spaces_of(first), spaces_of(another_way(number, first)), strict=False):
-            for size in spaces[0].sizes if bounds_rows(spaces[0]) else ():
-                joined: dict[Modes, int] = {}
-                with suppress(InputError):  # at sizes that are not profiled
-                    joined = {row.modes: row.bound for row in least_rows(spaces, size)}
-                for space in spaces:
-                    own = {row.modes: row.bound for row in bounded_rows(space, size)}
-                    class_of = {device.index: c for c, each in enumerate(space.classes) for device in each.devices}
-                    for candidate, boundaries in plans(space, random, size):
-                        modes = tuple(Mode(class_of[group[0].index], len(group)) for group in candidate.chain.groups)
-                        plan = evaluate(space.cluster, candidate, boundaries)
-                        bound = max(joined.get(modes, NEVER if joined else 0), own.get(modes, NEVER))
-                        if plan.value < bound and not any(overfull(plan)):
-                            yield f"question {number}: {candidate.label}, {boundaries}: {plan.value} below its row"
 
 
 def whole_devices_ahead(own: RowTables) -> None:
@@ -320,13 +271,13 @@ def test_bounds_of_rows_of_more_than_the_least_are_noticed(
         wrong(own)
 
     monkeypatch.setattr(RowTables, "__init__", begun)
-    assert [*below_rows([number])]
+    assert [*below_rows([number], in_rows, spaces_of)]
 
 
 @pytest.mark.parametrize("numbers", [range(40), rarely(range(40, 1000))], ids=len)
 def test_no_plan_in_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
     """What rows of modes are bounded by is no more than the step of any plan, nor is the least of two ways."""
-    assert [*below_rows(numbers)] == []
+    assert [*below_rows(numbers, in_rows, spaces_of)] == []
 
 
 @pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 600))], ids=len)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeplan.core.schedule import Action, Kind
-from pipeplan.schedules.placed import Order, PlacedFamily, loop
+from pipeplan.schedules.placed import Held, Order, PlacedFamily, loop
 
 
 def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
@@ -41,11 +41,24 @@ def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Orde
         yield (*forwards[:warm], *pairs, *backwards[len(forwards) - warm :])
 
 
-def _held(devices: int, micro_batches: int, chunks: int) -> tuple[int, ...]:
-    """Return what each device holds: one more than it warms up with."""
-    first = rounds(devices, micro_batches)[0]
-    most = ((chunks - 1) * first + 2 * (devices - 1 - device) + 1 for device in range(devices))
-    return tuple(min(held, micro_batches * chunks) for held in most)
+def _held(devices: int, micro_batches: int, chunks: int) -> Held:
+    """Return what each device holds: of one more forward than it warms up with, as many as are of each chunk."""
+    sizes = rounds(devices, micro_batches)
+    warm = ((chunks - 1) * sizes[0] + 2 * (devices - 1 - device) for device in range(devices))
+    return tuple(_of_first(sizes, chunks, min(most + 1, micro_batches * chunks)) for most in warm)
+
+
+def _of_first(sizes: Sequence[int], chunks: int, count: int) -> tuple[int, ...]:
+    """Return how many of the first ``count`` forwards are of each chunk."""
+    found = [0] * chunks
+    for size in sizes:
+        for chunk in range(chunks):
+            own = min(size, count)
+            found[chunk] += own
+            count -= own
+        if not count:
+            break
+    return tuple(found)
 
 
 def rounds(devices: int, micro_batches: int) -> tuple[int, ...]:
@@ -103,7 +116,7 @@ LOOPED_BFS = PlacedFamily(
     loop,
     "all forwards chunk by chunk, then all backwards; holds every micro-batch of every chunk",
     chunks=None,
-    held=lambda devices, micro_batches, chunks: (micro_batches * chunks,) * devices,
+    held=lambda devices, micro_batches, chunks: ((micro_batches,) * chunks,) * devices,
 )
 
 

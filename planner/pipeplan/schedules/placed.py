@@ -24,6 +24,10 @@ from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.family import Family, closing, largest_share
 
 Order = tuple[Action, ...]
+Orders = Callable[[int, int, int], Iterable[Sequence[Action]]]
+
+Held = tuple[tuple[int, ...], ...]
+"""What each device holds of each of its stages."""
 
 STEADY = 4
 """A step of this many micro-batches per device reaches the steady state of all families that state no numbers held."""
@@ -52,21 +56,21 @@ class PlacedFamily:
     joins : bool
         Whether some backwards are joined although it splits others.
     held : callable, optional
-        ``held(devices, micro_batches, chunks)`` returns `in_flight`; by default lists are written and counted.
+        ``held(devices, micro_batches, chunks)`` returns `fullest`; by default lists are written and counted.
     at_ends : callable
         ``at_ends(devices, micro_batches)`` returns how many forwards of each earlier chunk a device of a loop runs
         before the first one of its last chunk, and how many backwards of each behind the last one of that.
     """
 
     name: str
-    orders: Callable[[int, int, int], Iterable[Sequence[Action]]]
+    orders: Orders
     homes: Callable[[int, int], Placement]
     summary: str
     chunks: int | None
     splits: bool = False
     even: bool = False
     joins: bool = False
-    held: Callable[[int, int, int], tuple[int, ...]] | None = None
+    held: Callable[[int, int, int], Held] | None = None
     at_ends: Callable[[int, int], tuple[int, int]] = lambda _, micro_batches: (micro_batches, micro_batches)
 
     @property
@@ -93,10 +97,7 @@ class PlacedFamily:
     def _held_on(self, chunks: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
         copies, devices = self._copies(replicas), len(replicas)
         own = {largest_share(copies, micro_batches), max(micro_batches // copies, 1)}  # a copy of fewer may hold more
-        if self.held is not None:
-            every = [self.held(devices, many, chunks) for many in own]
-        else:
-            every = [self.in_flight(devices, min(many, STEADY * devices), chunks) for many in own]
+        every = [self.in_flight(devices, many, chunks) for many in own]
         return tuple(map(max, zip(*every, strict=True)))
 
     def _copies(self, replicas: Sequence[int]) -> int:
@@ -147,11 +148,14 @@ class PlacedFamily:
         InputError
             As `write`.
         """
-        return _in_flight(self, devices, micro_batches, chunks)
+        return tuple(map(sum, self.fullest(devices, micro_batches, chunks)))
 
-    def fullest(self, devices: int, micro_batches: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+    def fullest(self, devices: int, micro_batches: int, chunks: int | None = None) -> Held:
         """Return what each device holds of each of its stages, the lowest first, when it first holds most in all."""
-        return _fullest(self, devices, micro_batches, chunks)
+        chunks = self._checked(devices, micro_batches, chunks)
+        if self.held is not None:
+            return self.held(devices, micro_batches, chunks)
+        return held_in_lists(self.orders, devices, min(micro_batches, STEADY * devices), chunks)
 
     def _checked(self, devices: int, micro_batches: int, chunks: int | None) -> int:
         if chunks is None:
@@ -169,18 +173,15 @@ class PlacedFamily:
 
 
 @lru_cache(maxsize=4096)
-def _in_flight(family: PlacedFamily, devices: int, micro_batches: int, chunks: int | None) -> tuple[int, ...]:
-    """What is asked for again at each number of replicas and each way to split layers."""
-    return tuple(map(most_held, family.write(devices, micro_batches, chunks).orders))
-
-
-@lru_cache(maxsize=4096)
-def _fullest(family: PlacedFamily, devices: int, micro_batches: int, chunks: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(held_at_most(order) for order in family.write(devices, micro_batches, chunks).orders)
+def held_in_lists(orders: Orders, devices: int, micro_batches: int, chunks: int) -> Held:
+    """Return `PlacedFamily.fullest` of written lists; asked for again for each way to split layers."""
+    return tuple(map(held_at_most, orders(devices, micro_batches, chunks)))
 
 
 def _of_copy(order: Iterable[Action], copy: int, copies: int) -> Order:
     """The list of a device in a copy, which runs the micro-batches copy, copy + copies, …"""
+    if copies == 1:
+        return tuple(order)
     return tuple(action._replace(micro_batch=action.micro_batch * copies + copy) for action in order)
 
 
@@ -200,13 +201,8 @@ def both_ways(devices: int, _chunks: int = 2) -> Placement:
     return tuple((device, devices - 1 - device) for device in range(devices))
 
 
-def most_held(order: Iterable[Action]) -> int:
-    """Return the largest number of forwards in a list whose B or W is still to come."""
-    return sum(held_at_most(order))
-
-
 def held_at_most(order: Iterable[Action]) -> tuple[int, ...]:
-    """Return how many these are of each stage, ascending, when they are most for the first time."""
+    """Return how many forwards of each stage, ascending, lack their B or W when most do for the first time."""
     held = dict[int, int]()
     most, best = 0, dict[int, int]()
     for action in order:

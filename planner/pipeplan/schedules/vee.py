@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules.building_block import Strides, building_block, repeated
-from pipeplan.schedules.placed import Order, PlacedFamily, vee
+from pipeplan.schedules.placed import Held, Order, PlacedFamily, held_in_lists, vee
 
 
 def spell(letters: Iterable[str], device: int, devices: int, micro_batches: int) -> Iterator[Action]:
@@ -64,6 +64,13 @@ def _zb_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]
     return (tuple(spell(_zb_v_word(d, devices, long), d, devices, micro_batches)) for d in range(devices))
 
 
+def _held_in_zb_v(devices: int, micro_batches: int, chunks: int) -> Held:
+    """Return what each device holds: before its first I, all its warm-up."""
+    if micro_batches < 2 * devices - 1:
+        return held_in_lists(_zb_v, devices, micro_batches, chunks)
+    return tuple((2 * devices - 1 - device, device + 1) for device in range(devices))
+
+
 def _zb_v_word(device: int, devices: int, micro_batches: int) -> str:
     after = devices - device  # devices from this one to the turn
     warm = "f" * (2 * after - 1) + "Ff" * device + "FIW" * after
@@ -78,6 +85,7 @@ ZB_V = PlacedFamily(
     "two stages per device in a V, split backwards; devices never wait, at 1F1B's peak memory",
     chunks=2,
     splits=True,
+    held=_held_in_zb_v,
 )
 
 
@@ -165,6 +173,13 @@ def _dualpipe_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[
     return (tuple(spell(_dualpipe_v_word(d, devices, long), d, devices, micro_batches)) for d in range(devices))
 
 
+def _held_in_dualpipe_v(devices: int, micro_batches: int, chunks: int) -> Held:
+    """Return what each device holds: before its first B, all its warm-up and one more near forward."""
+    if micro_batches < 2 * devices:
+        return held_in_lists(_dualpipe_v, devices, micro_batches, chunks)
+    return tuple((2 * devices - device, device + 1) for device in range(devices))
+
+
 def _dualpipe_v_word(device: int, devices: int, micro_batches: int) -> str:
     behind = devices - device - 1  # devices between this one and the turn
     warm = "ff" * behind + "fF" * (device + 1) + "IWF" * behind
@@ -184,6 +199,7 @@ DUALPIPE_V = PlacedFamily(
     chunks=2,
     splits=True,
     joins=True,
+    held=_held_in_dualpipe_v,
 )
 
 

@@ -52,6 +52,7 @@ ZB_H1 = PlacedFamily(
     "1F1B with weight gradients in the bubble; every device holds as many micro-batches as there are devices",
     chunks=1,
     splits=True,
+    held=lambda devices, micro_batches, _: ((min(devices, micro_batches),),) * devices,
 )
 
 
@@ -81,6 +82,7 @@ ZB_H2 = PlacedFamily(
     "zb-h1 with twice the warm-up: devices never wait, and hold 2 p - 1 micro-batches",
     chunks=1,
     splits=True,
+    held=lambda devices, micro_batches, _: ((min(2 * devices - 1, micro_batches),),) * devices,
 )
 
 

@@ -13,6 +13,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.validate import validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED, family
 from pipeplan.schedules.building_block import Strides, building_block, weights_in_gaps
+from pipeplan.schedules.placed import held_at_most
 from pipeplan.simulate import makespan, simulate
 
 names = pytest.mark.parametrize("name", PLACED)
@@ -183,3 +184,13 @@ def test_plans_say_why_they_cannot_choose_these() -> None:
     assert not set(PLACED) & set(FAMILIES)
     with pytest.raises(InputError, match=r"'zb-v' places stages itself .*1f1b-sno.*PLACED\['zb-v'\]"):
         family("zb-v")
+
+
+@pytest.mark.parametrize("name", [name for name, family in PLACED.items() if family.in_rounds])
+def test_what_devices_hold_is_what_their_lists_hold(name: str) -> None:
+    """The numbers stated, and those counted in lists of few micro-batches, are those of the whole lists."""
+    for devices in range(1, 7):
+        for many in (*range(1, 4 * devices + 2), 9 * devices):
+            for chunks in [PLACED[name].chunks] if PLACED[name].chunks else (1, 2, 3):
+                orders = PLACED[name].write(devices, many, chunks).orders
+                assert PLACED[name].fullest(devices, many, chunks) == tuple(map(held_at_most, orders))

@@ -14,7 +14,7 @@ from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, most_stages
-from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
+from pipeplan.search.space.least import LeastTables, least_passes, possible_links, possible_rings
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation, InFlightRule
@@ -78,7 +78,7 @@ def _problem(
     phases = not alternating and space.phased
 
     # Below level 2 passes are alike for all widths; from there on a layout has one width.
-    passes = [_least_passes(space, each, size, own[0]) for each, own in zip(classes, rings, strict=True)]
+    passes = [least_passes(prices, each, size, own[0]) for each, own in zip(classes, rings, strict=True)]
 
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
@@ -138,15 +138,6 @@ def _last_slice(space: Space, rows: Callable[[str], Array], name: str) -> Array 
     count = space.model.slices
     waits = space.cluster.overlap is Overlap.NONE
     return None if count == 1 or waits else 2 * rows(name) // count - rows(f"first_{name}")
-
-
-def _least_passes(space: Space, each: DeviceClass, size: int, rings: list[Collective]) -> tuple[Array, Array]:
-    """Nanoseconds of each layer's forward and backward on a class of devices, the least over some rings."""
-    table = space.prices.table(each.kind, size)
-    found = [space.prices.passes(each.kind, size, ring) for ring in rings]
-    least = [own.least for own in found if own is not None] or [(table.forward, table.backward)]
-    forward, backward = (np.minimum.reduce(rows) for rows in zip(*least, strict=True))
-    return forward, backward
 
 
 def in_flight_rule(space: Space) -> InFlightRule:

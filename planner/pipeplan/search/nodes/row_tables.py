@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.job import SHARDED, Objective
+from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.folded import of_rounds
@@ -43,7 +43,7 @@ DEEP = 16
 def bounds_rows(space: Space) -> bool:
     """Return True if rows of modes are bounded together; not where that is unproved, or they have waiting passes."""
     job, model = space.job, space.model
-    step = job.objective is Objective.STEP and not job.staleness and job.level < SHARDED
+    step = job.objective is Objective.STEP and not job.staleness
     whole = model.slicing is None and (model.folding is not None or not space.splits)
     return (
         step

@@ -15,6 +15,7 @@ from math import comb
 
 import numpy as np
 
+from pipeplan.core.job import SHARDED
 from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
@@ -48,31 +49,47 @@ def bounded_rows(
 
     ``hiding``: prices of layers that hide no less of sums and gathers. ``one``: only the first row is asked for.
     """
-    high = NEVER if most is None else most
-    rows = _rows_below(space, size, high)
-    if rows and bounds_rows(space):
-        tables = _tables(space, size, rows, hiding)
-        if one or space.evenly:
-            rows = sorted(tables.closer(rows, high, like=True), key=Row.order)
-        found: list[Row] = []
-        for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
-            if one and min((row.bound for row in found), default=NEVER) <= lot[0].bound:
-                break
-            found += tables.closer(lot, high)
-        rows = found
-    return sorted(rows, key=Row.order)
+    high, found = NEVER if most is None else most, list[Row]()
+    for rows in _in_tables(space, _rows_below(space, size, high)):
+        found += _bounded(space, size, rows, high, hiding, one)
+        high = min([high, *(row.bound for row in found)]) if one else high
+    return sorted(found, key=Row.order)
+
+
+def _bounded(space: Space, size: int, rows: list[Row], high: int, hiding: Prices | None, one: bool) -> list[Row]:
+    """The rows of one table whose bounds are below ``high``, or some of them with the least."""
+    if not bounds_rows(space):
+        return rows
+    tables = _tables(space, size, rows, hiding)
+    if one or space.evenly:
+        rows = sorted(tables.closer(rows, high, like=True), key=Row.order)
+    found: list[Row] = []
+    for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
+        if one and min((row.bound for row in found), default=NEVER) <= lot[0].bound:
+            break
+        found += tables.closer(lot, high)
+    return found
 
 
 def least_row(space: Space, size: int, most: int) -> int:
     """Return a quick lower bound in nanoseconds on all rows, at most ``most``."""
-    rows = _rows_below(space, size, most)
-    closer = _tables(space, size, rows).closer(rows, most, like=True) if rows else ()
-    return min((row.bound for row in closer), default=most)
+    for rows in _in_tables(space, _rows_below(space, size, most)):
+        closer = _tables(space, size, rows).closer(rows, most, like=True)
+        most = min([most, *(row.bound for row in closer)])
+    return most
 
 
 def _rows_below(space: Space, size: int, high: int) -> list[Row]:
     """The rows whose cheap bounds are below ``high``, the least first."""
     return sorted((Row(bound, modes) for modes, bound in space.all_modes(size) if bound < high), key=Row.order)
+
+
+def _in_tables(space: Space, rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows that are bounded by one table: from level 2 of ZeRO on those of one number of replicas."""
+    tables: dict[int, list[Row]] = {}
+    for row in rows:
+        tables.setdefault(row.modes[0].replicas if space.job.level >= SHARDED else 0, []).append(row)
+    return [*tables.values()]
 
 
 def _tables(space: Space, size: int, rows: Sequence[Row], hiding: Prices | None = None) -> RowTables:

@@ -21,6 +21,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.cluster import Overlap as Waits
+from pipeplan.core.job import SHARDED
 from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import Prices, usable_memory
 from pipeplan.schedules import Family
@@ -29,7 +30,7 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes
 from pipeplan.search.space.in_flight import InFlightBox
-from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
+from pipeplan.search.space.least import LeastTables, least_passes, possible_links, possible_rings
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.exposed import Collectives, Exposed, InTurn
 from pipeplan_formulations.common.layer_tables import sums_before
@@ -133,8 +134,9 @@ class _Terms:
 class ShapeTables:
     """Least times and bytes of layers by class and replicas, over all placements of a shape on the nodes.
 
-    ``widths``: the numbers of replicas of a stage that are asked about, ascending; by default all. ``hiding``: prices
-    of layers that hide no less of sums and gathers, if those of the space are not to.
+    ``widths``: the numbers of replicas of a stage that are asked about, ascending; by default all, and one from level 2
+    of ZeRO on, where passes depend on it. ``hiding``: prices of layers that hide no less of sums and gathers, if those
+    of the space are not to.
     """
 
     def __init__(
@@ -148,16 +150,20 @@ class ShapeTables:
 
         # By class and boundary; by class, replicas less one, and boundary.
         self._saved = sums_before(np.stack([table.saved for table in tables]))
-        joins = any(each.joins for each in space.families)
-        passes = (table.split_passes(joins) if space.splits else table.whole_passes for table in tables)
-        rows = (sums_before(np.stack(each)) for each in zip(*passes, strict=True))
-        self._forward, self._backward, self._weight, self._first_forward, self._first_backward, self._first_weight = (
-            rows
-        )
         networks = [space.cluster.between(each.kind, each.kind) for each in classes]
         rings = [
             [possible_rings(each, network, r) for r in widths] for each, network in zip(classes, networks, strict=True)
         ]
+        joins = any(each.joins for each in space.families)
+        passes = [table.split_passes(joins) if space.splits else table.whole_passes for table in tables]
+        if job.level >= SHARDED:
+            assert len(self._widths) == 1, "passes of other numbers of replicas take other times"
+            least_times = [least_passes(prices, each, size, own[0]) for each, own in zip(classes, rings, strict=True)]
+            passes = [(*own, none, *own, none) for own, (_, _, none, *_) in zip(least_times, passes, strict=True)]
+        rows = (sums_before(np.stack(each)) for each in zip(*passes, strict=True))
+        self._forward, self._backward, self._weight, self._first_forward, self._first_backward, self._first_weight = (
+            rows
+        )
         least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
         self._resident, self._update = sums_before(least.resident), sums_before(least.update)
         hides = np.stack([(hiding or prices).hides(each.kind, size, space.splits) for each in classes])
@@ -176,16 +182,14 @@ class ShapeTables:
             everywhere=job.objective.value == "period",
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
-        self._options = [
-            shared_recomputation(
-                table.forward,
-                table.saved - table.output,
-                table.workspace,
-                table.saved + table.workspace,
-                prices.recomputable & (table.output < table.saved),
+        self._options = []
+        for each, table, own in zip(classes, tables, passes, strict=True):
+            peak, again = (
+                prices.kept.with_buffers(each.kind, beside, table.backward, self._widths[0])
+                for beside in (table.workspace, table.saved + table.workspace)
             )
-            for table in tables
-        ]
+            useful = prices.recomputable & (table.output < table.saved)
+            self._options.append(shared_recomputation(own[0], table.saved - table.output, peak, again, useful))
         # By class before and behind a boundary: bytes received, and the least time and latency of a hop.
         links = [[hops_between(space, a, b) for b in classes] for a in classes]
         crossing = [[prices.crossing(a.kind, b.kind, size) for b in classes] for a in classes]

@@ -28,6 +28,15 @@ def possible_links(before: DeviceClass, behind: DeviceClass, network: Link | Non
     return inside + ([network] if network is not None and len(before.nodes | behind.nodes) > 1 else [])
 
 
+def least_passes(prices: Prices, each: DeviceClass, size: int, among: Sequence[Collective]) -> tuple[Array, Array]:
+    """Nanoseconds of each layer's forward and backward on a class of devices, the least over some rings."""
+    table = prices.table(each.kind, size)
+    found = [prices.passes(each.kind, size, ring) for ring in among]
+    least = [own.least for own in found if own is not None] or [(table.forward, table.backward)]
+    forward, backward = (np.minimum.reduce(rows) for rows in zip(*least, strict=True))
+    return forward, backward
+
+
 @dataclass(frozen=True)
 class LeastTables:
     """Least nanoseconds and bytes of layers by kind of device k and number of replicas w.

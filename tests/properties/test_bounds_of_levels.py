@@ -1,0 +1,78 @@
+"""The bounds of rows of modes at levels 2 and 3 of ZeRO against the simulated steps of their plans."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.quick import rarely
+from helpers.rows import below_rows
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import SHARDED
+from pipeplan.costs.kept import Kept
+from pipeplan.search.nodes import shapes
+from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
+from referee import questions
+from referee.bridge import objects
+from referee.documents import Document
+
+
+def sharded(number: int) -> Document:
+    """A random question about one stage of a device at level 2 or 3 of ZeRO."""
+    random, document = Random(f"sharded {number}"), questions.question(number)
+    job, nodes = document["job"], document["cluster"]["nodes"]
+    kept = "batch", "micro_batches", "memory", "optimizer", "recompute", "overlap_reduction", "reserve"
+    document["job"] = {name: job[name] for name in kept if name in job} | {"zero": [random.choice((2, 3))]}
+    document["cluster"]["overlap"] = True
+    document["model"].pop("shared_parameters", None)
+    while sum(len(node["devices"]) for node in nodes) < random.choice((4, 5, 6)):
+        random.choice(nodes)["devices"].append(dict(nodes[0]["devices"][0]))
+    if random.random() < 0.7:
+        document["job"]["replicas"] = [2]
+    return document
+
+
+def spaces_of(document: Document) -> Iterator[Space]:
+    """The spaces from level 2 of ZeRO on."""
+    with suppress(InputError):
+        yield from (space for space in Spaces(*objects(document)).in_one_round if space.job.level >= SHARDED)
+
+
+@pytest.mark.parametrize("numbers", [range(40), rarely(range(40, 1000))], ids=len)
+def test_no_plan_of_shared_gradients_is_below_its_row(numbers: Iterable[int]) -> None:
+    """With what passes wait for, and the buffers of gathers and sums, rows are bounded by no more than any plan."""
+    assert [*below_rows(numbers, sharded, spaces_of)] == []
+
+
+def slowest_ring(prices: Any, each: Any, size: int, among: Sequence[Any]) -> tuple[Any, ...]:
+    """As if passes waited for the slowest ring of any placement."""
+    rows = [prices.passes(each.kind, size, ring).least for ring in among]
+    return tuple(np.maximum.reduce(own) for own in zip(*rows, strict=True))
+
+
+def buffers_twice(begun: Callable[..., Any]) -> Callable[..., Any]:
+    """As if collectives needed their buffers twice."""
+    return lambda own, kind, workspace, *asked: 2 * begun(own, kind, workspace, *asked) - workspace
+
+
+def test_rings_of_other_placements_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row stands for all placements, so passes wait for the fastest ring of any."""
+    monkeypatch.setattr(shapes, "least_passes", slowest_ring)
+    assert [*below_rows([23], sharded, spaces_of)]
+
+
+def test_larger_buffers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plan needs for its collectives is what its row leaves room for."""
+    begun, tables = Kept.with_buffers, shapes.ShapeTables.__init__
+
+    def begin(own: Any, *asked: Any) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Kept, "with_buffers", buffers_twice(begun))
+            tables(own, *asked)
+
+    monkeypatch.setattr(shapes.ShapeTables, "__init__", begin)
+    assert [*below_rows([9], sharded, spaces_of)]
