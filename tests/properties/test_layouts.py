@@ -15,7 +15,7 @@ from pipeplan.search import root_nodes
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes import layouts as module
 from pipeplan.search.nodes.aggregate import AggregateNode
-from pipeplan.search.nodes.aggregate_problem import allocation_problem
+from pipeplan.search.nodes.aggregate_problem import allocation_problem, layout_lower_bound
 from pipeplan.search.nodes.layouts import Layout, layouts
 from pipeplan.search.space import space as spaces_module
 from pipeplan.search.space.candidates import Candidate
@@ -195,6 +195,23 @@ def test_no_layout_is_bounded_above_its_plans() -> None:
             shares.append(bound / value)
     assert len(shares) > 500
     assert sum(shares) > 0.7 * len(shares)
+
+
+def test_cheap_bounds_of_sharded_layouts_count_what_passes_wait_for() -> None:
+    """At levels 2 and 3 no layout is bounded above its plans, and most are bounded above their work."""
+    count = more = 0
+    for seed in range(60):
+        draw = Random(f"sharded {seed}")
+        space = drawn_space(draw)
+        job = replace(space.job, schedules=("1f1b-sno", "gpipe"), zero=(draw.choice((2, 3)),), objective="step")
+        space = Space(space.model, space.cluster, job)
+        for layout, candidate, _, value in plans_of(space, draw):
+            bound, work = layout_lower_bound(space, 1, layout), space.lower_bounds(1)
+            assert bound is not None and bound <= value, (seed, layout, candidate.label)
+            units = {each.kind.name: sum(layout.units) for each in space.classes}
+            count, more = count + 1, more + (bound > work.of_equal_stages(units, layout.unit))
+    assert count > 300
+    assert more > count / 2
 
 
 def test_every_plan_is_searched_below_a_root_node(monkeypatch: pytest.MonkeyPatch) -> None:

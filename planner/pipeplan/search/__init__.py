@@ -8,7 +8,9 @@
       └──▶ bottleneck of a graph: one node per micro-batch size ◀──────┘
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
@@ -21,6 +23,9 @@ from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
+
+if TYPE_CHECKING:
+    from pipeplan.search.nodes.layouts import Layout
 
 __all__ = [
     "any_order_nodes",
@@ -75,14 +80,15 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             yield RowsNode(space.lower_bounds(size).of_any(space.cluster), space, size)
         if space.job.objective.simulated:
-            yield from _first_plans(space)
+            yield from _first_plans(space, _bounds_of_layouts(space))
         return
     if space.splits or space.job.order is Order.GIVEN:
         for size in space.sizes:
             yield RemainingGroupsNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return
-    yield from _first_plans(space)
-    yield from _aggregate_nodes(space)
+    bound = _bounds_of_layouts(space)
+    yield from _first_plans(space, bound)
+    yield from _aggregate_nodes(space, bound)
 
 
 def least_shared(space: Space, size: int) -> int:
@@ -105,19 +111,26 @@ def any_order_nodes(space: Space) -> Iterator[Node]:
 def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
     """Yield the root nodes of all mixes: aggregate nodes of pooled layouts."""
     if space.ways != ():
-        yield from _aggregate_nodes(space)
+        yield from _aggregate_nodes(space, _bounds_of_layouts(space))
 
 
-def _aggregate_nodes(space: Space) -> Iterator[Node]:
+def _bounds_of_layouts(space: Space) -> "Callable[[int, Layout], int | None]":
+    """Return a function of micro-batch size and layout: their cheap lower bound, made once."""
+    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound  # only larger clusters need it
+
+    return cache(partial(layout_lower_bound, space))
+
+
+def _aggregate_nodes(space: Space, bound: "Callable[[int, Layout], int | None]") -> Iterator[Node]:
     """Yield the aggregate nodes of all layouts, for each kind of families."""
     from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule  # only larger clusters need it
-    from pipeplan.search.nodes.layouts import layout_lower_bound, layouts
+    from pipeplan.search.nodes.layouts import layouts
 
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
     covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so it is solved alone
     for size in space.sizes:
-        bounds = {layout: layout_lower_bound(space, size, layout) for layout in layouts(space, space.job.batch // size)}
+        bounds = {layout: bound(size, layout) for layout in layouts(space, space.job.batch // size)}
         small = all(layout.small(layers) for layout in bounds)
         for each in kinds:
             for layout, least in bounds.items():
@@ -141,16 +154,16 @@ def nodes_of(spaces: Iterable[Space]) -> Iterator[Node]:
         yield from joined(alike)
 
 
-def _first_plans(space: Space) -> Iterator[Node]:
+def _first_plans(space: Space, bound: "Callable[[int, Layout], int | None]") -> Iterator[Node]:
     """Yield the nodes that only find plans, unless the cluster is so large that each takes seconds."""
     from pipeplan.search.nodes.first_plans import FirstPlansNode
-    from pipeplan.search.nodes.layouts import layout_lower_bound, packed_layouts
+    from pipeplan.search.nodes.layouts import packed_layouts
 
     if len(space.cluster.devices) > REGIMES.first_plans_devices.most:
         return
     alternating = any(map(alternates, space.schedules))
     for size in space.sizes:
         for layout in packed_layouts(space, space.job.batch // size):
-            least = layout_lower_bound(space, size, layout)
+            least = bound(size, layout)
             if least is not None:
                 yield FirstPlansNode(least, space, size, layout, alternating)

@@ -18,7 +18,13 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
 from pipeplan.search.nodes import layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
-from pipeplan.search.nodes.aggregate_problem import _of_every_team, _problem, _rings, allocation_problem
+from pipeplan.search.nodes.aggregate_problem import (
+    _of_every_team,
+    _problem,
+    _rings,
+    allocation_problem,
+    layout_lower_bound,
+)
 from pipeplan.search.space import space
 from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.space import Space
@@ -97,7 +103,7 @@ def test_layers_may_lie_on_the_devices_with_the_most_memory(memory: int, fits: b
     kinds = {"unit": DeviceKind("unit", memory=20), "large": DeviceKind("large", memory=memory, timed_as="unit")}
     own = Space(model, Cluster("two", kinds, (Node(("unit", "unit", "large", "large")),)), Job(4, replicas=(1,)))
     (layout,) = layouts.packed_layouts(own, 4)
-    assert (layouts.layout_lower_bound(own, 1, layout) is not None) == fits
+    assert (layout_lower_bound(own, 1, layout) is not None) == fits
 
 
 @pytest.mark.parametrize("overlap", ["none", "copy", "stream"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.job import Objective
+from pipeplan.core.job import SHARDED, Objective
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import shared, slowest
@@ -15,6 +15,7 @@ from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, most_stages
 from pipeplan.search.space.least import LeastTables, least_passes, possible_links, possible_rings
+from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation, InFlightRule
@@ -41,6 +42,38 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         problem = _problem(space, size, layout, alternating)
     problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))
     return with_certain_copies(space, problem, layout)
+
+
+def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
+    """Cheap lower bound in nanoseconds on all plans of a layout; None if none of them fits in memory."""
+    classes, bounds = space.classes, space.lower_bounds(size)
+    if isinstance(space, MixedSpace):
+        return bounds.of_teams(space.teams_of_pools)
+    if layout.unequal:
+        return bounds.evenly_shared(space.cluster)
+    resident = min(space.prices.kept.resident_together(each.kind, layout.unit) for each in classes)
+    usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
+    stages, there = len(space.model.layers), 0
+    for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
+        there += memory * min(count, stages)
+        stages -= min(count, stages)
+    if resident > there:
+        return None
+    units: dict[str, int] = {}
+    for each, count in zip(classes, layout.units, strict=True):
+        units[each.kind.name] = units.get(each.kind.name, 0) + count
+    if space.job.level >= SHARDED and not space.splits:
+        bounds = _with_waits(space, size, layout)
+    return bounds.of_equal_stages(units, layout.unit)
+
+
+def _with_waits(space: Space, size: int, layout: Layout) -> LowerBounds:
+    """The bounds of layers with what their passes wait for, on the fastest ring of a layout's replicas."""
+    work: dict[str, Array] = {}
+    for each in space.classes:
+        own = np.add(*least_passes(space.prices, each, size, _rings(space, each, layout, layout.unit)))
+        work[each.kind.name] = np.minimum(own, work.get(each.kind.name, own))
+    return LowerBounds.of_work(work, space.job, size)
 
 
 def _with_shared_layers(space: MixedSpace, problem: ChainAllocation, mode: Mode) -> ChainAllocation:

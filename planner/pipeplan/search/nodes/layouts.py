@@ -19,7 +19,6 @@ from math import gcd
 
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.wording import counted
-from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, even_widths, shares_equally
 from pipeplan.search.space.mixed import MixedSpace
@@ -167,27 +166,6 @@ def packed_layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
         layout = _equal_layout(space.classes, replicas, None)
         if any(layout.units):
             yield layout
-
-
-def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
-    """Cheap lower bound in nanoseconds on all plans of a layout; None if none of them fits in memory."""
-    classes, bounds = space.classes, space.lower_bounds(size)
-    if isinstance(space, MixedSpace):
-        return bounds.of_teams(space.teams_of_pools)
-    if layout.unequal:
-        return bounds.evenly_shared(space.cluster)
-    resident = min(space.prices.kept.resident_together(each.kind, layout.unit) for each in classes)
-    usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
-    stages, there = len(space.model.layers), 0
-    for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
-        there += memory * min(count, stages)
-        stages -= min(count, stages)
-    if resident > there:
-        return None
-    units: dict[str, int] = {}
-    for each, count in zip(classes, layout.units, strict=True):
-        units[each.kind.name] = units.get(each.kind.name, 0) + count
-    return bounds.of_equal_stages(units, layout.unit)
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int, micro_batches: int) -> list[int]:

@@ -178,9 +178,8 @@ class RoundsNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Late, as all plans with several stages of a device, but for whole backwards on many teams."""
-        whole = not any(map(self.ways[0].splits, self.laid))
-        return Turn.BY_BOUND if self._many and whole else Turn.LATE
+        """Late, as all plans with several stages of a device, but on many teams."""
+        return Turn.BY_BOUND if self._many else Turn.LATE
 
     @property
     def _many(self) -> bool:

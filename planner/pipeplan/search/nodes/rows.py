@@ -32,9 +32,9 @@ def turn_of(space: Space) -> Turn:
     """Return the turn of the nodes of all plans of a space: late where others are sought first.
 
     Those are plans of whole backwards, and of one stage a device where they are soon found: where all pairs of a shape
-    and a partition are listed.
+    and a partition are listed. On very many devices nothing is soon found, and bounds of all plans rise together.
     """
-    if space.model.unfolded is None:
+    if space.model.unfolded is None or space.evenly:
         return Turn.BY_BOUND
     if space.splits:
         return Turn.LATE

@@ -16,12 +16,12 @@ from pipeplan.core.splits import Split
 from pipeplan.costs.sharding.least_way import least_way
 from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.search import any_order_nodes, nodes_of
-from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.least_ways import bounds_rounds, bounds_ways, in_rounds, lower_bound, together
 from pipeplan.search.space.opening import Opening
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.space import MANY_UNITS, Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError
@@ -53,8 +53,14 @@ class TeamsNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """After all others: one of these may find a plan that closes it."""
-        return (4,)
+        """After all others: one of these may find a plan that closes it. The largest teams come first: they are few."""
+        return (4, -max(self.opening.sizes))
+
+    @property
+    def turn(self) -> Turn:
+        """Early on very many devices, where a good plan saves most of the others' ways."""
+        many = len(self.opening.least.cluster.devices) > MANY_UNITS * max(self.opening.sizes)
+        return Turn.EARLY if self.raised and many else Turn.BY_BOUND
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound, as far as the best plan, then open all ways; those without time for it keep the bound."""

@@ -39,11 +39,11 @@ def unasked(space: Space, candidate: Candidate, boundaries: Boundaries) -> str |
     if job.depths and candidate.depth // candidate.chunks not in job.depths:
         wanted = _listed(depth * candidate.chunks for depth in job.depths)
         return f"it has {counted(candidate.depth, 'stage')}, asked for are {wanted}"
-    if job.replicas and not set(widths) <= set(job.replicas):
-        return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
     refusal = unable(space, widths, candidate.micro_batches)
     if refusal is not None:
         return refusal
+    if job.replicas and not set(widths) <= set(job.replicas):
+        return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
     if job.equal_replicas and len(set(widths)) > 1:
         return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
     if job.regular and not aligned(space.cluster, candidate.chain.groups):

@@ -329,12 +329,14 @@ class Spaces:
     def _at(self, level: int) -> Job:
         """The job at one level. Beside lower levels, levels 2 and 3 leave out stages of one device: all are alike.
 
-        So does level 1 where devices have several stages, which are few shapes otherwise.
+        So does level 1 where devices have several stages, which are few shapes otherwise. From level 2 on replicas have
+        equally many micro-batches, so their number divides the batch.
         """
         job, lowest = self.job, min(self.job.zero, default=0)
         widths = job.replicas or range(1, len(self.cluster.devices) + 1)
         alike = level >= SHARDED > lowest or (self.model.folding is not None and level > lowest)
         several = tuple(r for r in widths if r > 1) if alike else ()
+        several = tuple(r for r in several if job.batch % r == 0) or several if level >= SHARDED else several
         return replace(self._own_job, zero=(level,), replicas=several or job.replicas)
 
     @property

@@ -43,7 +43,7 @@ class Unopened:
     ) -> None:
         self.ways = every_way(model, cluster, job, clock)
         self.splits = halved or bool(split_families(job))
-        self.job, self._cluster, self._clock = job, cluster, clock
+        self.job, self.cluster, self._clock = job, cluster, clock
         self._of_team: dict[int, LeastSteps] = {}
 
     @property
@@ -94,11 +94,11 @@ class Unopened:
     @cached_property
     def _mixes(self) -> "LeastSteps":
         """Bounds of teams of several sizes."""
-        kinds = list({device.kind.name: device.kind for device in self._cluster.devices}.values())
+        kinds = list({device.kind.name: device.kind for device in self.cluster.devices}.values())
         alone = kinds if 1 in self.job.teams else []
         rows = [(kind_name(kind.name, team), kind, own) for team, own in self.ways.items() for kind in own.teams.kinds]
         pools = []
-        for name, many in Counter(device.kind.name for device in self._cluster.devices).items():
+        for name, many in Counter(device.kind.name for device in self.cluster.devices).items():
             teams = {kind_name(name, team): team for team, own in self.ways.items() if name in own.teams.places}
             pools.append((many, teams | ({name: 1} if alone else {})))
         every = dict.fromkeys(each for team in self.ways for each in self._between(team))
