@@ -16,7 +16,7 @@ def test_what_two_lanes_need_excludes_no_plan_of_one(monkeypatch: pytest.MonkeyP
     """A forward beside a backward needs 6 bytes more than the 34 in which each stage runs one action at a time."""
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # the search alone, group by group
     monkeypatch.setattr(search, "_lists_shapes", lambda _: False)
-    monkeypatch.setattr(search, "_first_plans", lambda _: iter(()))
+    monkeypatch.setattr(search, "_first_plans", lambda *_: iter(()))
     model = model_of([10, 10], [20, 20], saved=[4, 4], output=[2, 2], parameters=[10, 10])
     costs = tuple(replace(cost, workspace=6) for cost in model.profiles[0].costs)
     model = replace(model, profiles=(replace(model.profiles[0], costs=costs),))
