@@ -37,6 +37,7 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
+from pipeplan.core.validate.memory import peaks_of_lists
 from pipeplan.simulate.long_run import earliest_starts, long_run
 from pipeplan.simulate.program import Program, build_program
 from pipeplan.simulate.results import critical_path, deadlock, gathers, memory_lines, spans, transfer_spans
@@ -116,7 +117,8 @@ def memory_of_ranks(plan: Plan) -> tuple[int, ...]:
     """Return the bytes that each rank of a plan needs: of several stages, the most that it holds of all at a time."""
     stages = plan.pipeline.stages_on
     if any(len(own) > 1 for own in stages):
-        return timeline_of(plan).peaks
+        timed = plan.schedule.two_lanes or plan.staleness > 0  # else the lists say it, without times
+        return timeline_of(plan).peaks if timed else peaks_of_lists(plan.schedule, plan.pipeline)
     return tuple(plan.stages[stage].memory.total for (stage,) in stages)
 
 

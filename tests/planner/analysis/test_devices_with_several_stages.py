@@ -1,6 +1,9 @@
 """What devices with several stages need counts all of their stages, wherever memory is asked about."""
 
+import sys
 from dataclasses import replace
+
+import pytest
 
 from helpers.instances import model_of
 from pipeplan.analysis.explain import explain_plan
@@ -24,6 +27,16 @@ def test_points_of_a_frontier_need_what_they_say() -> None:
         assert solve(MODEL, CLUSTER, job=replace(JOB, memory=point.memory)).value == point.value
     for below, point in zip(found.points, found.points[1:], strict=False):
         assert solve(MODEL, CLUSTER, job=replace(JOB, memory=point.memory - 1)).value == below.value
+
+
+def test_the_text_of_an_answer_simulates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What devices hold of their stages is known by their lists: of many devices a simulation takes seconds."""
+    result = solve(MODEL, CLUSTER, job=JOB)
+    assert max(map(len, result.plan.pipeline.stages_on)) == 2
+    monkeypatch.setattr(sys.modules["pipeplan.simulate"], "run", None)
+    with pytest.raises(TypeError):
+        simulate(result.plan.schedule, result.plan.pipeline)
+    assert "for its 2 stages together" in str(result)
 
 
 def test_rooms_are_those_of_devices() -> None:

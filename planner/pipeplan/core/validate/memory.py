@@ -30,6 +30,13 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
     PlanError
         Listing every device that holds more than it has.
     """
+    peaks = peaks_of_lists(schedule, pipeline)
+    refuse(f"the schedule {schedule.family!r}", _excess(peaks, schedule, pipeline))
+    return peaks
+
+
+def peaks_of_lists(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
+    """Return the peak bytes of each device, or with two lanes an upper bound on it."""
     known: dict[object, int] = {}  # of lists that are alike but for the numbers of micro-batches
     peaks: list[int] = []
     for device, order in enumerate(schedule.orders):
@@ -37,7 +44,6 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
         if key not in known:
             known[key] = peak_of_list(order, device, pipeline, schedule.two_lanes)
         peaks.append(known[key])
-    refuse(f"the schedule {schedule.family!r}", _excess(peaks, schedule, pipeline))
     return tuple(peaks)
 
 
