@@ -5,6 +5,9 @@ TORCH ?= 2.13.0
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(TORCH)
 
+# What tests start, some hundred processes, finds modules compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-first test-second test-all bench experiments docs docs-pictures check lint types clean
 
 demo: $(INSTALLED)

@@ -323,13 +323,13 @@ def test_the_default_optimizer_follows_the_model(capsys: pytest.CaptureFixture[s
         assert question.job.optimizer == optimizer
         assert question.assumed.startswith(f"optimizer {optimizer}, assumed since the model has")
     assert asked("gpt2-small", "4-v100-nvlink", Job(8, optimizer="sgd"), asker="solve").assumed == ""
-    brief: dict[str, Any] = {"depths": 1, "replicas": 1, "time_limit": 5}
+    brief: dict[str, Any] = {"depths": 1, "replicas": 1, "teams": 1, "time_limit": 5}
     answer = pipeplan.solve("gpt2-small", "4-v100-nvlink", 8, **brief)
     line = "optimizer adam, assumed since the model has attention; name another with --optimizer"
     assert line in str(answer).splitlines()
     assert answer.as_json()["costs"]["assumed"] == line  # type: ignore[index, call-overload]
     assert answer.job.optimizer == answer.plan.optimizer == job_data(answer.job)["optimizer"] == "adam"
-    options = ["--batch", "8", "--depths", "1", "--replicas", "1", "--time", "5"]
+    options = ["--batch", "8", "--depths", "1", "--replicas", "1", "--teams", "1", "--time", "5"]
     assert main(["solve", "gpt2-small", "4-v100-nvlink", *options]) == 0
     assert line in capsys.readouterr().out.splitlines()
     assert main(["solve", "gpt2-small", "4-v100-nvlink", *options, "--optimizer", "sgd"]) == 0

@@ -139,7 +139,7 @@ def drawn(
             for tensor in own.values():
                 _mark(tensor)
             # draw it from its own seed, then keep the wanted tensors, or their shards
-            torch.manual_seed(derive(seed, "weights", path))
+            torch.default_generator.manual_seed(derive(seed, "weights", path))  # as in `seeds`
             _draw(whole, path)
             for name in wanted:
                 value = own[name.rpartition(".")[2]]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -127,16 +127,7 @@ def random_strategies(
     losses: tuple[bool, ...] = (),
 ) -> tuple[Strategies, tuple[Sums, Sums], Sums]:
     """Random strategies of each layer for micro-batches of so many samples; and what is sent, as in `Case`."""
-    workload = source.build(build)
-    inputs, targets = source.draw(workload, samples, 0)
-    sequence = capture_layers(workload.module, inputs)
-    flow = trace(sequence, inputs)
-    weights = named_weights(workload.module, sequence)
-    programs = []
-    for n, layer in enumerate(sequence.layers):
-        loss = partial(_loss, workload, sequence) if losses and n == len(sequence.layers) - 1 else None
-        own = program_of(record(layer, flow.tensors[n], nullcontext, loss, targets), weights[n], samples)
-        programs.append(replace(own, graph=by_samples(own.graph, samples)))
+    names, programs = _programs(build, samples, bool(losses))
     strategies, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, named)
@@ -146,7 +137,23 @@ def random_strategies(
             sent[each.when] += halves(each.kind, each.size)
             later += halves(each.kind, each.size) if each.later else Sums()
         before = after
-    return tuple(zip(sequence.names, strategies, strict=True)), (sent[FORWARD], sent[BACKWARD]), later
+    return tuple(zip(names, strategies, strict=True)), (sent[FORWARD], sent[BACKWARD]), later
+
+
+@cache
+def _programs(build: Callable[[], Workload], samples: int, of_loss: bool) -> tuple[tuple[str, ...], list[Program]]:
+    """The layers, and the program of each for micro-batches of so many samples; the last one with its loss if asked."""
+    workload = source.build(build)
+    inputs, targets = source.draw(workload, samples, 0)
+    sequence = capture_layers(workload.module, inputs)
+    flow = trace(sequence, inputs)
+    weights = named_weights(workload.module, sequence)
+    programs = []
+    for n, layer in enumerate(sequence.layers):
+        loss = partial(_loss, workload, sequence) if of_loss and n == len(sequence.layers) - 1 else None
+        own = program_of(record(layer, flow.tensors[n], nullcontext, loss, targets), weights[n], samples)
+        programs.append(replace(own, graph=by_samples(own.graph, samples)))
+    return sequence.names, programs
 
 
 def _loss(workload: Workload, sequence: LayerSequence, returned: Any, targets: Any) -> Tensor:

@@ -167,7 +167,7 @@ def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
-    found = pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING, time_limit=3, workers=workers)
+    found = pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING, time_limit=1.5, workers=workers)
     assert found.bound <= right.value
     assert found.bound <= found.value
     assert right.bound <= found.value

@@ -97,10 +97,10 @@ def test_large_clusters_keep_to_pins(counts: tuple[int, ...], monkeypatch: pytes
     monkeypatch.setattr(space, "PAIRS", 0)
     cluster = nodes(*counts)
     last = sum(counts) - 1
-    found = solve(UNEVEN, cluster, 16, pin=("l1=d0", f"l4=d{last}"), time_limit=1.5, workers=1)
+    found = solve(UNEVEN, cluster, 16, pin=("l1=d0", f"l4=d{last}"), time_limit=0.7, workers=1)
     assert keeps(found) and found.bound <= found.value
     if len(counts) == 1:
-        assert found.value >= solve(UNEVEN, cluster, 16, time_limit=1.5, workers=1).bound
+        assert found.value >= solve(UNEVEN, cluster, 16, time_limit=0.7, workers=1).bound
 
 
 def test_what_is_left_out_under_pins_is_said() -> None:

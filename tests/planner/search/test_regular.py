@@ -66,7 +66,7 @@ def test_only_aligned_groups_are_listed() -> None:
 @pytest.mark.parametrize("counts, replicas", [((4, 4), 3), ((2, 3, 3), 3), ((5, 1, 2), 3), ((1, 1, 4), 2)])
 def test_stages_that_do_not_fit_into_a_node_begin_with_the_next(counts: tuple[int, ...], replicas: int) -> None:
     """Two stages inside nodes, or on whole nodes, with devices idle between them, are a plan."""
-    found = solve(unlike_layers(4), nodes(*counts), 6, replicas=replicas, depths=2, regular=True, time_limit=20)
+    found = solve(unlike_layers(4), nodes(*counts), 6, replicas=replicas, depths=2, regular=True, price_regular=False)
     cluster = nodes(*counts)
     groups = tuple(tuple(cluster.devices[n] for n in stage.devices) for stage in found.plan.stages)
     assert aligned(cluster, groups) and tuple(map(len, groups)) == (replicas, replicas)
@@ -76,8 +76,8 @@ def test_stages_that_do_not_fit_into_a_node_begin_with_the_next(counts: tuple[in
 def test_answers_are_regular_and_say_what_that_costs(counts: tuple[int, ...]) -> None:
     """Small spaces and large ones; the cost is between what both searches prove."""
     model, cluster = unlike_layers(9), nodes(*counts)
-    free = solve(model, cluster, 48, time_limit=1, workers=1)
-    found = solve(model, cluster, 48, time_limit=2, workers=1, regular=True)
+    free = solve(model, cluster, 48, time_limit=0.5, workers=1)
+    found = solve(model, cluster, 48, time_limit=1, workers=1, regular=True)
     groups = tuple(tuple(cluster.devices[n] for n in stage.devices) for stage in found.plan.stages)
     assert aligned(cluster, groups) and len({stage.replicas for stage in found.plan.stages}) == 1
     assert free.bound <= found.value and found.job.equal_replicas
