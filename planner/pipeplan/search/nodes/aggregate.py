@@ -47,7 +47,9 @@ CLOSE_IN_TREE = 2e-5
 ESTIMATED, ESTIMATED_LATER = 2e-3, 1e-2
 """Relative accuracy of a layout's first bound and allocations: until there is a plan, and then."""
 ESTIMATED_AGAIN = 2e-3
-"""The same of a large layout whose first bound is the least of all nodes."""
+"""The same of a layout that is not tiny, and whose first bound is the least of all nodes."""
+CROWDED = 2**13
+"""Layers x units x widths from which on small layouts are bounded more closely too: each solve of a tree takes longer."""
 MOST_ESTIMATED = REGIMES.first_plans_devices.most
 """Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
 
@@ -266,7 +268,7 @@ class AggregateNode(Node):
         Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
         plans sooner than tiles. For large pooled layouts that is all, but for the device groups found.
         """
-        self.estimated, self.again = True, not self.small
+        self.estimated, self.again = True, not self.small or self.layout.cells(len(self.space.model.layers)) > CROWDED
         programme = FurthestEnd(problem, clock)
         high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
