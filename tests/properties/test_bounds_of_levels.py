@@ -13,7 +13,7 @@ from helpers.rows import below_rows
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED
 from pipeplan.costs.kept import Kept
-from pipeplan.search.nodes import shapes
+from pipeplan.search.nodes import row_tables, shapes
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from referee import questions
@@ -57,6 +57,24 @@ def slowest_ring(prices: Any, each: Any, size: int, among: Sequence[Any]) -> tup
 def buffers_twice(begun: Callable[..., Any]) -> Callable[..., Any]:
     """As if collectives needed their buffers twice."""
     return lambda own, kind, workspace, *asked: 2 * begun(own, kind, workspace, *asked) - workspace
+
+
+@pytest.mark.parametrize(
+    ("wrong", "number"),
+    [
+        (lambda many, ranges: [(few, max(many - max(few, 1), 0)) for few, _ in ranges], 81),
+        (lambda _, ranges: ranges[:1], 10),
+        (lambda _, ranges: [(few + 1, late) for few, late in ranges], 5),
+    ],
+    ids=["the least in the warm-up", "one range", "more in memory"],
+)
+def test_counts_of_no_range_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int, list[tuple[int, int]]], Any], number: int
+) -> None:
+    """Each count of a plan lies in a range, with no less in memory than its least and no more before a backward."""
+    ranges = row_tables._ranges
+    monkeypatch.setattr(row_tables, "_ranges", lambda many, *ends: wrong(many, [*ranges(many, *ends)]))
+    assert [*below_rows([number], sharded, spaces_of)]
 
 
 def test_rings_of_other_placements_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

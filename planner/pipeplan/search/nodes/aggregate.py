@@ -49,7 +49,7 @@ ESTIMATED, ESTIMATED_LATER = 2e-3, 1e-2
 ESTIMATED_AGAIN = 2e-3
 """The same of a layout that is not tiny, and whose first bound is the least of all nodes."""
 CROWDED = 2**13
-"""Layers x units x widths from which on small layouts are bounded more closely too: each solve of a tree takes longer."""
+"""Layers x units x widths from which on small layouts are bounded more closely: each solve of a tree takes longer."""
 MOST_ESTIMATED = REGIMES.first_plans_devices.most
 """Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
 

@@ -10,7 +10,7 @@ What depends on the nodes, or on other stages, is the least that it may be (docs
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import groupby
 from typing import NamedTuple
 
@@ -69,24 +69,26 @@ class Row(NamedTuple):
 class RowTables(ShapeTables):
     """Least times and bytes of layers, or super layers, and the programme over them."""
 
-    def closer(self, rows: Sequence[Row], high: int, like: bool = False) -> Iterator[Row]:
+    def closer(self, rows: Sequence[Row], high: int, like: bool = False, ranged: bool = False) -> Iterator[Row]:
         """Yield the rows, bounded by `of_rows`, whose bounds are below ``high``."""
         for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
-            for row, own in zip(lot, self.of_rows([row.modes for row in lot], high, like), strict=True):
+            for row, own in zip(lot, self.of_rows([row.modes for row in lot], high, like, ranged), strict=True):
                 if own.bound < high:
                     yield own._replace(bound=max(own.bound, row.bound))
 
-    def of_rows(self, rows: Sequence[Modes], most: int = NEVER, like: bool = False) -> Iterator[Row]:
+    def of_rows(
+        self, rows: Sequence[Modes], most: int = NEVER, like: bool = False, ranged: bool = False
+    ) -> Iterator[Row]:
         """Yield the least bound over all partitions of each row, in nanoseconds.
 
         `NEVER` where none fits, or each has a first stage whose own bound is ``most`` or more. ``like``: as if each
         stage of a row held as few micro-batches as the one that holds least, and none waited between rounds: that takes
-        a fraction of the time.
+        a fraction of the time. ``ranged``: of each stage the least over ranges of its counts.
         """
-        modes, (*bounds, finish) = self._of_stages(rows, like)
+        modes, (*bounds, finish) = self._of_stages(rows, like, ranged)
         # Each row once for each range of its first stage's ends.
         begins = self._begins(finish, bounds[1][:, :, 0], most)
-        copied, at = np.nonzero(modes[:, :1] == begins[0])
+        copied, at = np.nonzero(modes[:, 0, :1] == begins[0])
         _, first, last, least = begins[:, at]
         depth = np.array([len(row) for row in rows])[copied]
         largest = self._largest(modes[copied], depth, np.maximum(least, self._joint_of(rows)[copied]), bounds)
@@ -109,7 +111,7 @@ class RowTables(ShapeTables):
     def stages_of(self, modes: Modes) -> list[Array]:
         """Return the largest bound of each stage of a row, by its end and its first layer."""
         stages, (*bounds, finish) = self._of_stages([modes])
-        least = finish[stages[:, 0]].min(axis=1)
+        least = finish[stages[:, 0, 0]].min(axis=1)
         least = np.maximum(np.where(least < NEVER, least, 0), self._joint_of([modes]))
         largest = self._largest(stages, np.array([len(modes)]), least, bounds)
         return [largest(np.array([0]), s)[0] for s in range(len(modes))]
@@ -130,17 +132,25 @@ class RowTables(ShapeTables):
                 some = some[count:]
         return np.array(ranges, np.int64).reshape(-1, 4).T
 
-    def _of_stages(self, rows: Sequence[Modes], like: bool = False) -> tuple[Array, tuple[Array, ...]]:
-        """Number of the mode of each stage of each row, and what `_terms` says of these modes."""
+    def _of_stages(
+        self, rows: Sequence[Modes], like: bool = False, ranged: bool = False
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """Number of the mode of each stage of each row, one for each range of its counts, and `_terms` of these modes.
+
+        The first range holds least.
+        """
         keys: dict[tuple[int, ...], int] = {}
-        stages = np.full((len(rows), max(map(len, rows))), -1)
+        ranges = self._many.bit_length() if ranged else 1
+        stages = np.full((len(rows), max(map(len, rows)), ranges), -1)
         for number, (modes, counts) in enumerate(zip(rows, self._in_flight(rows), strict=True)):
             least = tuple(map(min, zip(*counts, strict=True)))
             for s, (mode, own) in enumerate(zip(modes, counts, strict=True)):
                 waits = not like and self._waits is not None and len(modes) <= DEEP
                 place, held = (s, len(modes)) if waits else (0, 0), least if like else own
-                key = mode.device_class, mode.replicas, *held[:2], *place, *held[2:]
-                stages[number, s] = keys.setdefault(key, len(keys))
+                several = _ranges(-(-self._many // mode.replicas), *held[:2]) if ranged else (held[:2],)
+                for number_of_range, (few, late) in enumerate(several):
+                    key = mode.device_class, mode.replicas, few, late, *place, *held[2:]
+                    stages[number, s, number_of_range:] = keys.setdefault(key, len(keys))
         return stages, self._terms(np.array([*keys]).T, waits=not like)
 
     def _joint_of(self, rows: Sequence[Modes]) -> Array:
@@ -157,7 +167,11 @@ class RowTables(ShapeTables):
 
         def largest(own: Array, s: int) -> Array:
             """The largest bound of stage s of some rows, by its end and its first layer."""
-            at, once = stages[own, s], least[own]
+            every = (of_range(own, s, stages[own, s, number]) for number in range(stages.shape[2]))
+            return reduce(np.minimum, every)
+
+        def of_range(own: Array, s: int, at: Array) -> Array:
+            once = least[own]
             worst: Array = way[at]
             other: Array = ending[at]
             worst += (once + s * hop)[:, None, None]
@@ -328,3 +342,17 @@ class RowTables(ShapeTables):
         saved = np.stack([of_rounds(folding, table.saved) for table in tables], axis=1)
         output = np.stack([of_rounds(folding, table.output) for table in tables], axis=1)
         return saved, np.maximum(saved - output, 0) * again
+
+
+def _ranges(many: int, fewest: int, late: int) -> Iterator[tuple[int, int]]:
+    """Yield the least count of each range of counts of a stage, and the forwards behind the first backward of its most.
+
+    ``many``: micro-batches of a replica, of which ``late`` at least are so. Each is twice as long as the last one.
+    """
+    most, size = many - late, 1
+    while True:
+        end = min(fewest + size, most + 1)
+        yield fewest, max(many - max(end - 1, 1), 0)
+        if end > most:
+            return
+        fewest, size = end, 2 * size

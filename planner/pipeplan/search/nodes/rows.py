@@ -67,7 +67,8 @@ def _bounded(space: Space, size: int, rows: list[Row], high: int, hiding: Prices
     for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
         if one and min((row.bound for row in found), default=NEVER) <= lot[0].bound:
             break
-        found += tables.closer(lot, high)
+        closer = tables.closer(lot, high)
+        found += closer if space.unfolding is not None else tables.closer([*closer], high, ranged=True)
     return found
 
 
