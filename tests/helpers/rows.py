@@ -6,6 +6,8 @@ from copy import deepcopy
 from itertools import combinations
 from random import Random
 
+import numpy as np
+
 from pipeplan.core.errors import InputError
 from pipeplan.search.evaluate import evaluate, overfull
 from pipeplan.search.nodes.least_ways import least_rows
@@ -30,7 +32,10 @@ def plans(space: Space, random: Random, size: int = 0) -> Iterator[tuple[Candida
             n = candidate.chain.layers
             cuts = list(combinations(range(1, n), candidate.depth - 1))
             for inner in random.sample(cuts, min(len(cuts), MOST)):
-                if candidate.fits(boundaries := (0, *inner, n)):
+                boundaries = (0, *inner, n)
+                folding = candidate.unfolding and candidate.unfolding.folding
+                whole = folding is None or folding.whole(np.array(boundaries[:-1]), np.array(boundaries[1:])).all()
+                if whole and candidate.fits(boundaries):
                     yield candidate, boundaries
 
 

@@ -32,7 +32,7 @@ from referee import questions
 from referee.bridge import objects
 from referee.documents import Document
 from referee.placed import PLACED, SPLIT
-from referee.rounds import in_rounds
+from referee.rounds import cut_unlike, in_rounds
 
 
 def asked(number: int) -> Document:
@@ -48,6 +48,7 @@ def asked(number: int) -> Document:
         "teams",
         "strategy",
         "unlike_teams",
+        "unlike_rounds",
         "pin",
         "depths",
     ):
@@ -170,6 +171,14 @@ def in_rows(number: int) -> Document:
     return document
 
 
+def unlike(number: int) -> Document:
+    """The same where rounds may be cut unlike, on devices of one kind."""
+    document = in_rows(number)
+    if max(document["job"]["chunks"]) > 1:
+        cut_unlike(Random(f"unlike {number}"), document)
+    return document
+
+
 def whole_devices_ahead(own: RowTables) -> None:
     """As if the next device began behind all that a device does of a micro-batch."""
     own._first_forward, own._first_backward = own._forward, own._backward
@@ -278,6 +287,12 @@ def test_bounds_of_rows_of_more_than_the_least_are_noticed(
 def test_no_plan_in_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
     """What rows of modes are bounded by is no more than the step of any plan, nor is the least of two ways."""
     assert [*below_rows(numbers, in_rows, spaces_of)] == []
+
+
+@pytest.mark.parametrize("numbers", [range(30), rarely(range(30, 1000))], ids=len)
+def test_no_plan_in_unlike_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
+    """The same of rounds that differ by a layer."""
+    assert [*below_rows(numbers, unlike)] == []
 
 
 @pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 600))], ids=len)

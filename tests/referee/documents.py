@@ -27,6 +27,7 @@ DEFAULTS: Document = {
     "slices": (),
     "chunks": (),
     "teams": (),
+    "unlike_rounds": False,
     "unlike_teams": False,
     "sequence_parallel": True,
     "context_parallel": True,
@@ -108,7 +109,7 @@ class Question:
         self.batch: int = self.job["batch"]
         self.slicing: Document = model.get("slicing") or {"count": 1}
         self.slices = int(self.slicing["count"])
-        self.laid: tuple[int, bool] = self.job.get("laid") or (1, False)
+        self.laid: tuple[int, bool, tuple[int, ...]] = self.job.get("laid") or (1, False, ())
         self.in_rounds = "laid" in self.job
 
     @property

@@ -15,7 +15,7 @@ from .rarities import (
     third_kind,
     whole_weights,
 )
-from .rounds import in_rounds
+from .rounds import cut_unlike, in_rounds
 from .slices import in_slices
 from .usual import without_sizes
 
@@ -52,6 +52,7 @@ SLICES = 0.08
 """The share of questions about token slices; of those about teams it is larger."""
 
 ROUNDS = 0.06
+UNLIKE_ROUNDS = 0.3
 """The share of questions about several stages of a device."""
 
 FROZEN = 0.25
@@ -132,6 +133,8 @@ def question(seed: int, large: bool = False) -> Document:
         in_slices(slices, document)
     if _often(several := Random(f"rounds {'large' if large else 'small'} {seed}"), ROUNDS):
         in_rounds(several, document)
+        if _often(unlike := Random(f"unlike rounds {'large' if large else 'small'} {seed}"), UNLIKE_ROUNDS):
+            cut_unlike(unlike, document)
     if "any" in job.get("schedules", ()) and _often(
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3
     ):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise
+from math import ceil
 from random import Random
 
 from .costs import Costs, Groups
@@ -22,8 +23,8 @@ HALVED = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 LONGER = Fraction(6, 5)
 """The most that both parts of all backwards may take of whole ones to be searched where nothing says so."""
 
-Laid = tuple[int, bool]
-"""Rounds, and whether every second one passes the devices from the last to the first."""
+Laid = tuple[int, bool, tuple[int, ...]]
+"""Rounds, whether every second one passes the devices from the last to the first, and layers of rounds cut unlike."""
 
 
 def rounds_of(document: Document) -> list[int]:
@@ -80,8 +81,26 @@ def every_laid(document: Document) -> list[tuple[Laid, list[str]]]:
         for turns in (False, True):
             own = [name for name in named if PLACED[name][1] is turns]
             own = [name for name in own if PLACED[name][0] == count or (PLACED[name][0] is None and count > 1)]
-            found += [((count, turns), own)] * bool(own)
+            found += [((count, turns, ()), own)] * bool(own)
+            if own and document["job"].get("unlike_rounds"):
+                every = _unlike(blocks(document), count, turns, _most_devices(document))
+                found += [((count, turns, each), own) for each in every]
     return found
+
+
+def _unlike(first: Sequence[int], count: int, turns: bool, most: int) -> list[tuple[int, ...]]:
+    """How many layers rounds have that are cut unlike: as many, or in a loop what some devices share evenly."""
+    layers = first[-1] - first[0]
+    if count == 1:
+        return []
+    found = [tuple(len(range(j, layers, count)) for j in range(count))]
+    for devices in range(2, min(most, layers // count) + 1) if not turns else ():
+        shares = [len(range(j, ceil(layers / devices), count)) for j in range(count)]
+        alike = count * ceil((first[(len(first) - 1) // count] - first[0]) / devices)
+        rest = layers - devices * sum(shares[1:])
+        if alike > sum(shares) and rest >= devices:
+            found.append((rest, *(devices * share for share in shares[1:])))
+    return [*dict.fromkeys(found)]
 
 
 def cuts(document: Document) -> list[Document]:
@@ -108,6 +127,11 @@ def refusal(document: Document) -> str | None:
     if job.get("intra_layer") and (several or named & {*PLACED}):
         return "several stages of divided layers"
     objective = job.get("objective", "step")
+    if job.get("unlike_rounds"):
+        kinds = {group["kind"] for node in document["cluster"]["nodes"] for group in node["devices"]}
+        copies = document["cluster"].get("overlap", True) is True
+        if objective != "step" or len(kinds) > 1 or not copies or max(rounds_of(document)) == 1:
+            return "rounds cut unlike where they are not searched"
     if (several or named & {*PLACED}) and objective == "bottleneck":
         return "several stages in an endless pipeline"
     if job.get("staleness") and (several or named & {*PLACED}):
@@ -185,8 +209,10 @@ def blocks(document: Document) -> list[int]:
 
 def runs(question: Question) -> list[list[range]]:
     """For each round the run of each super layer, in the order of the first round."""
-    count, turns = question.laid
+    count, turns, _ = question.laid
     first = blocks(question.document)
+    if question.laid[2]:
+        return _runs_in_turn(question, first)
     many, over = divmod(len(first) - 1, count)
     found = []
     for j in range(count):
@@ -199,9 +225,34 @@ def runs(question: Question) -> list[list[range]]:
     return found
 
 
+def _runs_in_turn(question: Question, first: Sequence[int]) -> list[list[range]]:
+    """The same of rounds that are cut unlike: one layer of one round in each super layer, in proportion to all.
+
+    Layers in front of the blocks and behind them are beside the outermost ones.
+    """
+    count, turns, lengths = question.laid
+    own: list[list[int]] = []
+    begin = first[0]
+    for j, many in enumerate(lengths):
+        row = [*range(begin, begin + many)]
+        own.append(row[::-1] if turns and j % 2 else row)
+        begin += many
+    order = sorted((Fraction(2 * i + 1, many), j, i) for j, many in enumerate(lengths) for i in range(many))
+    found = [[range(own[j][i], own[j][i] + 1) if j == k else range(0) for _, j, i in order] for k in range(count)]
+    found[0][0] = range(found[0][0].stop)
+    last = found[-1]
+    if first[-1] < question.n:
+        place = 0 if turns and count % 2 == 0 else len(last) - 1
+        last[place] = range(last[place].start if last[place] else first[-1], question.n)
+    return found
+
+
 def plans(question: Question, devices: Groups) -> Iterator[tuple[Groups, Layers]]:
     """The devices and the layers of all stages, for each cut of the super layers that is allowed."""
     rows, p = runs(question), len(devices)
+    count, turns, lengths = question.laid
+    if lengths and lengths not in _unlike(blocks(question.document), count, turns, len(question.devices)):
+        return  # so many layers suit more devices than there are
     many = min(map(len, rows))
     assert all(len(row) == many for row in rows), "rounds of unlike numbers of runs"
     for ends in combinations(range(1, many), p - 1):
@@ -212,6 +263,8 @@ def plans(question: Question, devices: Groups) -> Iterator[tuple[Groups, Layers]
             for d in reversed(range(p)) if turned else range(p):
                 groups.append(devices[d])
                 layers.append(tuple(sorted(i for run in row[edges[d] : edges[d + 1]] for i in run)))
+        if not all(layers):
+            continue  # rounds that are cut unlike have nothing on some device
         last = {own[-1] for own in layers[:-1]}
         if not last & forbidden(question) and placed_well(question, tuple(groups), tuple(layers)):
             yield tuple(groups), tuple(layers)
@@ -261,14 +314,16 @@ def recomputed(
         own = [s for s, group in enumerate(groups) if group == device]
         kind = device[0].kind
         table, limit = prices.table(kind, size), question.limit(kind)
-        supers = [i for i, run in enumerate(rows[0]) if run[0] in layers[own[0]]]
+        supers = [i for i in range(len(rows[0])) if any(k in layers[s] for s in own for row in rows for k in row[i])]
         most = max(_most_held(order, set(own)) for order in lists[d * len(device) : (d + 1) * len(device)])
         fixed = question.runtime(kind) + sum(prices.resident(groups, layers, s) for s in own)
         received = min(prices.received(groups, size, layers, s) for s in own)
 
         def least(i: int, figure: str, table: Sequence[Costs] = table) -> int:
             every = [[getattr(table[k], figure) for k in row[i]] for row in rows]
-            return min(max(each) if figure == "workspace" else sum(each) for each in every)
+            if figure == "workspace":
+                return min(max(each) for each in every if each)
+            return sum(map(sum, every)) // len(every) if question.laid[2] else min(map(sum, every))
 
         best: tuple[int, tuple[int, ...]] | None = None
         subsets = [each for many in range(len(supers) + 1) for each in combinations(supers, many)]
@@ -349,6 +404,19 @@ def in_rounds(random: Random, document: Document) -> None:
             job.pop(name, None)
     if {*job.get("schedules", ())} & {*SPLIT} and random.random() < 0.95:
         in_parts(random, document)
+
+
+def cut_unlike(random: Random, document: Document) -> None:
+    """Let rounds be cut unlike, mostly where that is searched."""
+    job, cluster = document["job"], document["cluster"]
+    job["unlike_rounds"] = True
+    if random.random() < 0.95:
+        job.pop("objective", None)
+        job.pop("pin", None)
+        kind = cluster["nodes"][0]["devices"][0]["kind"]
+        cluster["overlap"] = True
+        for group in (group for node in cluster["nodes"] for group in node["devices"]):
+            group["kind"] = kind
 
 
 def as_usual(random: Random, document: Document) -> None:

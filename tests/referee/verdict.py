@@ -37,7 +37,9 @@ class Asked:
         question, expected, meshes = self.question, dict[str, Document](), []
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
             return False
-        if _laid(answer) != (question.laid if question.in_rounds else None):
+        if _laid(answer) != (question.laid[:2] if question.in_rounds else None):
+            return False
+        if question.in_rounds and question.job["unlike_rounds"] and not _holds(question, answer):
             return False
         if len(answer["slices"]) not in ((0,) if question.slices == 1 else (question.slices,)):
             return False
@@ -172,7 +174,14 @@ class _Cut:
         return _every_mix(self.document, self.answer, self.teams)
 
 
-def _laid(answer: Document) -> rounds.Laid | None:
+def _holds(question: Question, answer: Document) -> bool:
+    """Whether the rounds of a question can be cut as those of an answer are."""
+    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
+    layers = tuple(tuple(sorted(question.place[name] for name in stage["layers"])) for stage in answer["stages"])
+    return (groups, layers) in set(rounds.plans(question, space.distinct(groups)))
+
+
+def _laid(answer: Document) -> tuple[int, bool] | None:
     """How stages lie under a family that places them; None under others."""
     if answer["family"] not in PLACED:
         return None

@@ -134,6 +134,9 @@ class Job:
         as far as a node has room, where the operators of the model's layers are known; it is 1 for the bottleneck, in a
         given order, with divided layers, layers pinned to single devices or on-chip memory. Replicas, depths and
         micro-batches count teams as devices; memory is that of one device.
+    unlike_rounds : bool
+        Let the rounds of several stages of each device be cut unlike, in proportion to how many layers they have, under
+        the objective ``'step'`` on devices of one kind.
     unlike_teams : bool
         Let the stages of a plan have teams of unlike sizes, which takes longer to prove.
     sequence_parallel : bool
@@ -202,6 +205,7 @@ class Job:
     slices: tuple[int, ...] = ()
     chunks: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
+    unlike_rounds: bool = False
     unlike_teams: bool = False
     sequence_parallel: bool = True
     context_parallel: bool = True
@@ -245,6 +249,7 @@ class Job:
             "extrapolate",
             "equal_replicas",
             "regular",
+            "unlike_rounds",
             "unlike_teams",
             "sequence_parallel",
             "context_parallel",
@@ -290,6 +295,8 @@ class Job:
             self._check_slices()
         if max(self.chunks, default=1) > 1:
             self._check_chunks()
+        if self.unlike_rounds:
+            self._check_unlike_rounds()
         if self.intra_layer:
             self._check_divided()
         for count in self.micro_batches:
@@ -346,6 +353,16 @@ class Job:
             raise InputError(f"{many} are planned at levels 0 and 1 of ZeRO (zero), not {min(self.zero)}; drop one")
         if min(self.slices, default=1) > 1:
             raise InputError(f"{many} run whole sequences, not {min(self.slices)} token slices (slices); drop one")
+
+    def _check_unlike_rounds(self) -> None:
+        """Refuse what rounds that are cut unlike exclude."""
+        if self.objective is not Objective.STEP:
+            raise InputError(
+                "rounds are cut unlike (unlike_rounds) for the objective 'step', not "
+                f"{self.objective.value!r}; drop one"
+            )
+        if self.chunks and max(self.chunks) == 1:
+            raise InputError("unlike_rounds is about several stages of each device; ask for some (chunks), like 2")
 
     def _check_regular(self) -> None:
         """Require equal replicas, and refuse what contradicts regular plans."""

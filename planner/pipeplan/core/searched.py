@@ -85,9 +85,11 @@ UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross en
 EXPERTS = "expert parallelism (the model has layers of experts: tokens sent to the devices that hold theirs)"
 INTERLEAVED = "several stages per device (--chunks 1,2,4: interleaving)"
 UNLIKE_ROUNDS = (
-    "other numbers of stages per device, other families of theirs (--schedules), stages cut unlike in each round, and "
+    "other numbers of stages per device, other families of theirs (--schedules), rounds cut unlike{unlike}, and "
     "several stages per device at levels 2 and 3 of ZeRO or on unequal replicas"
 )
+UNLIKE = "rounds, equal ones or unlike ones that are cut in proportion"
+OTHERWISE, IN_PROPORTION = " and not in proportion", " (in proportion: --unlike-rounds)"
 NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"
 BRANCHES = "skips sent directly to the stage that reads them, branches side by side"
 ONE_MICRO_BATCH = "stages with replicas (they share the micro-batches of --batch, and there is one)"
@@ -309,18 +311,26 @@ class Searched:
         return replace(self, slices=counts, schedules=schedules, not_searched=rest)
 
     def with_rounds(
-        self, families: Mapping[int, Sequence[str]], alone: bool, splits: bool = False, why_whole: str = ""
+        self,
+        families: Mapping[int, Sequence[str]],
+        alone: bool,
+        splits: bool = False,
+        why_whole: str = "",
+        unlike: bool = False,
     ) -> "Searched":
         """Return the description with these families for each number of stages of a device.
 
         ``alone``: whether devices have no other numbers of stages. ``splits``: whether some of these families split
-        backwards. ``why_whole``: why none does, where some would by default.
+        backwards. ``why_whole``: why none does, where some would by default. ``unlike``: whether
+        rounds may be cut unlike.
         """
         orders = dict.fromkeys(name for row in families.values() for name in row)
         counts = listed([*families, *([] if alone else [1])])
-        text = f"{counts} stages on each device, as many in each of as many equal rounds, in the order of "
+        rounds = UNLIKE if unlike else "equal rounds"
+        text = f"{counts} stages on each device, as many in each of as many {rounds}, in the order of "
         text += f"{' or '.join(orders)}, at levels 0 and 1 of ZeRO, on equal replicas"
-        other = {INTERLEAVED: UNLIKE_ROUNDS} | ({ASKED_FOR: SPLIT_ASKED_FOR} if splits else {})
+        other = {INTERLEAVED: UNLIKE_ROUNDS.format(unlike=OTHERWISE if unlike else IN_PROPORTION)}
+        other |= {ASKED_FOR: SPLIT_ASKED_FOR} if splits else {}
         rest = tuple(other.get(sentence, sentence) for sentence in self.not_searched)
         rest += (WHOLE.format(why=why_whole),) * bool(why_whole)
         schedules = tuple(dict.fromkeys((*self.schedules, *orders)))

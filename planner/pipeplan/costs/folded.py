@@ -11,14 +11,18 @@ from dataclasses import replace
 import numpy as np
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.folding import Folding
+from pipeplan.core.folding import Folding, Laid
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.layers import Layer, LayerCost, Tie
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
+from pipeplan_formulations.common.layer_tables import sums_before
 
 UNPRICED = LayerCost(0, 0, 0, 0, saved=0, output=0)
 """What profiles of super layers state: they only say for which sizes the model itself has some."""
+
+NOTHING = 2**62
+"""More than any layer has."""
 
 USUAL, ANYWAY = 12, 4
 """Most stages of a device that are tried where a job names no numbers; most of them if blocks are left over."""
@@ -45,13 +49,13 @@ def usual_rounds(model: Model, cluster: Cluster, job: Job) -> tuple[int, ...]:
     return (1, *(count for count in every if count <= ANYWAY or blocks % count == 0))
 
 
-def folded(model: Model, rounds: int, turns: bool) -> Model | None:
+def folded(model: Model, laid: Laid) -> Model | None:
     """Return the model of super layers; None if it has too few layers for so many rounds over two devices."""
-    folding = Folding.of(model.blocks, len(model.layers), rounds, turns)
+    folding = Folding.of(model.blocks, len(model.layers), laid)
     if folding is None or folding.layers < 2:
         return None
     groups = _groups(folding)
-    names = ["+".join(model.names[a] for a, _ in runs) for runs in groups]
+    names = ["+".join(model.names[a] for a, b in runs if a < b) for runs in groups]
     home = {
         layer: name for runs, name in zip(groups, names, strict=True) for a, b in runs for layer in model.names[a:b]
     }
@@ -101,28 +105,44 @@ def total(folding: Folding, layers: Array) -> Array:
 
 
 def least(folding: Folding, layers: Array) -> Array:
-    """Return what a run of each super layer has, the least over the rounds."""
-    found: Array = of_rounds(folding, layers).min(axis=0)
+    """Return what a run of each super layer has, the least over the rounds; of unlike rounds the mean, rounded down."""
+    every = of_rounds(folding, layers)
+    found: Array = every.sum(axis=0) // folding.rounds if folding.laid.unlike else every.min(axis=0)
     return found
 
 
-def lowest(folding: Folding, layers: Array) -> Array:
-    """Return what the run of each super layer in the first round has."""
-    found: Array = of_rounds(folding, layers)[0]
+def way_ahead(folding: Folding, layers: Array) -> Array:
+    """Return times of the way through a round before a super layer, or behind one, no more than those of any round.
+
+    In a V they are those of the first round, of rounds that are cut alike the least of each super layer. Of others what
+    is before each boundary is the least of any round, up to the least that is before and behind one together.
+    """
+    every = of_rounds(folding, layers)
+    if folding.laid.turns or not folding.laid.unlike:
+        first: Array = every[0] if folding.laid.turns else every.min(axis=0)
+        return first
+    before = sums_before(every)
+    behind = before[:, -1:] - before
+    most = (before.min(axis=0) + behind.min(axis=0)).min()
+    found: Array = np.diff(np.minimum(before.min(axis=0), most))
     return found
 
 
 def least_largest(folding: Folding, layers: Array) -> Array:
-    """Return the most that a layer of a run has, the least over the rounds."""
-    found: Array = of_rounds(folding, layers, np.maximum).min(axis=0)
+    """Return the most that a layer of a run has, the least over the rounds that have one."""
+    rows = []
+    for number in range(folding.rounds):
+        rows.append([layers[a:b].max() if a < b else NOTHING for a, b in folding.runs(number)])
+    found: Array = np.array(rows, np.int64).min(axis=0)
     return found
 
 
-def of_rounds(folding: Folding, layers: Array, join: np.ufunc = np.add) -> Array:
+def of_rounds(folding: Folding, layers: Array) -> Array:
     """Return what each run has together, shape (rounds, super layers)."""
+    before = sums_before(layers)
     rows = []
     for number, edges in enumerate(folding.edges):
-        own = join.reduceat(layers[: edges[-1]], edges[:-1])
+        own = np.diff(before[list(edges)])
         rows.append(own[::-1] if folding.returns(number) else own)
     found: Array = np.stack(rows)
     return found
@@ -135,7 +155,7 @@ def first_to_run(folding: Folding, layers: Array) -> Array:
     later round. What is left of them with all backwards before them is left of all sums of the device at least. Gathers
     of each round are hidden by their own forwards, so those of the first layers of all runs are left.
     """
-    rows = ([layers[a] for a, _ in folding.runs(number)] for number in range(folding.rounds))
+    rows = ([layers[a] if a < b else 0 for a, b in folding.runs(number)] for number in range(folding.rounds))
     found: Array = np.array(list(rows), np.int64)
     return found
 

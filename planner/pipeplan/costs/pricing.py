@@ -412,7 +412,7 @@ class Prices:
             unlike_slices=tuple(slices[number] for number in of_stage) if slices else None,
             slices=self.model.slices,
             rounds=self.model.rounds,
-            turns=self.model.folding is not None and self.model.folding.turns,
+            turns=self.model.folding is not None and self.model.folding.laid.turns,
             halves=False,
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),

@@ -11,7 +11,7 @@ from pipeplan.core.folding import Folding
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.slicing import PASSES, Shares, Slicing
 from pipeplan.costs.chain import EITHER, Array
-from pipeplan.costs.folded import least, least_crossing, least_largest, lowest, total
+from pipeplan.costs.folded import least, least_crossing, least_largest, total, way_ahead
 from pipeplan.costs.slices import SliceCosts
 
 TIMES = (*PASSES, "update")
@@ -63,7 +63,7 @@ class Table:
         passes: list[Array] = [getattr(self, name) for name in PASSES]
         first = passes
         if model.folding is not None:
-            first = [(lowest if model.folding.turns else least)(model.folding, row) for row in passes]
+            first = [way_ahead(model.folding, row) for row in passes]
             self._fold(model.folding)
             passes = [getattr(self, name) for name in PASSES]
         self.forward_workspace = self.workspace

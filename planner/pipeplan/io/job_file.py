@@ -74,6 +74,7 @@ class JobFile(Strict):
     slices: Items[Count] = ()
     chunks: Items[Count] = ()
     teams: Items[Count] = ()
+    unlike_rounds: bool = False
     unlike_teams: bool = False
     sequence_parallel: bool = True
     context_parallel: bool = True

@@ -70,7 +70,8 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         found = found.with_slices(spaces.job.slices, families, halves)
     if spaces.rounds:
         splits = any(map(spaces.splits, spaces.folded))
-        found = found.with_rounds(spaces.rounds, space.unfolding is not None, splits, spaces.why_whole)
+        unlike = any(laid.unlike for laid in spaces.folded)
+        found = found.with_rounds(spaces.rounds, space.unfolding is not None, splits, spaces.why_whole, unlike)
     orders = space.any_order or any(family.two_lanes for family in space.families)
     return with_teams(found.at_levels(spaces.levels, bool(spaces.model.ties), orders), spaces, cutoff)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from pipeplan.core.cluster import Cluster, Overlap
+from pipeplan.core.folding import Laid
 from pipeplan.core.job import Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
@@ -26,7 +27,7 @@ from pipeplan.search.nodes.device_groups import SpaceNode
 from pipeplan.search.nodes.joined_spaces import halves
 from pipeplan.search.nodes.row_tables import DEEP, Row, bounds_rows
 from pipeplan.search.nodes.rows import RowsNode, bounded_rows, try_row, turn_of
-from pipeplan.search.space.candidates import Candidate, Laid
+from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.space import ANY, MANY_UNITS, Space
 from pipeplan.search.space.spaces import Spaces
@@ -215,7 +216,7 @@ class RoundsNode(Node):
         for space in self._least():
             folding = space.model.folding
             assert folding is not None, "its devices have several stages"
-            hiding = folded(most, folding.rounds, folding.turns)
+            hiding = folded(most, folding.laid)
             assert hiding is not None, "as many layers as in each of the ways"
             prices = Prices(hiding, space.cluster, space.job, space.split)
             rows = bounded_rows(space, self.size, search.cutoff, prices, one=True)
@@ -352,7 +353,7 @@ def _of_model(join: Callable[[Sequence[Model], int], Model], spaces: Sequence[Sp
     """The model that is joined of those of spaces, folded as they are."""
     first = spaces[0].model
     whole = join([space.model.unfolded or space.model for space in spaces], size)
-    own = whole if first.folding is None else folded(whole, first.folding.rounds, first.folding.turns)
+    own = whole if first.folding is None else folded(whole, first.folding.laid)
     assert own is not None, "as many layers as in each of the ways"
     return own
 

@@ -120,7 +120,7 @@ class FirstBackwardWaits:
         tables = [prices.table(each.kind, size) for each in space.classes]
         forward = np.stack([folded.of_rounds(folding, table.forward) for table in tables])
         back = np.stack([folded.of_rounds(folding, table.least_first_part) for table in tables])
-        self._turns, self._forward = folding.turns, sums_before(forward)
+        self._turns, self._forward = folding.laid.turns, sums_before(forward)
         self._through = int(forward.min(axis=0).sum())
         self._back = sums_before(back[:, -1].min(axis=0))
 
@@ -155,7 +155,7 @@ def waits_of(space: Space, size: int, hop: int) -> RoundWaits | FirstBackwardWai
     """Return the waits that are known of a space; ``hop`` as in `RoundWaits`."""
     if space.unfolding is None:
         return None
-    rounds, turns = space.model.rounds, space.unfolding.folding.turns
+    rounds, turns = space.model.rounds, space.unfolding.folding.laid.turns
     if not turns and not space.splits:
         return RoundWaits(space, size, hop)
     return FirstBackwardWaits(space, size, hop) if rounds == 1 + turns else None

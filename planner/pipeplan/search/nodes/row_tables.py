@@ -259,6 +259,8 @@ class RowTables(ShapeTables):
         n = self._forward.shape[1] - 1
         a, b = np.triu_indices(n + 1, 1)
         ends = np.append(self._space.constraints.cuts, True)[b - 1]
+        if self._space.model.folding is not None:
+            ends &= self._space.model.folding.whole(a, b)
         a, b = a[ends], b[ends]
         c, w, k = kind[:, None], np.searchsorted(self._widths, replicas)[:, None], held[:, None]
         many = -(-self._many // replicas)[:, None]
@@ -295,7 +297,7 @@ class RowTables(ShapeTables):
     @property
     def _turns(self) -> bool:
         """Whether stages lie in a V."""
-        return self._space.unfolding is not None and self._space.unfolding.folding.turns
+        return self._space.unfolding is not None and self._space.unfolding.folding.laid.turns
 
     def _each_of(self, passes: Array) -> Array:
         """What passes of a device take on each of its stages in the mean."""

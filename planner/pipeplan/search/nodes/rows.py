@@ -31,12 +31,13 @@ from pipeplan_formulations.partition.spans import NEVER
 def turn_of(space: Space) -> Turn:
     """Return the turn of the nodes of all plans of a space: late where others are sought first.
 
-    Those are plans of whole backwards, and of one stage a device where they are soon found: where all pairs of a shape
-    and a partition are listed. On very many devices nothing is soon found, and bounds of all plans rise together.
+    Those are plans of whole backwards, of rounds that are cut alike, and of one stage a device where they are soon
+    found: where all pairs of a shape and a partition are listed. On very many devices nothing is soon found, and bounds
+    of all plans rise together.
     """
     if space.model.unfolded is None or space.evenly:
         return Turn.BY_BOUND
-    if space.splits:
+    if space.splits or space.unlike_rounds:
         return Turn.LATE
     layers, devices = len(space.model.unfolded.layers), len(space.cluster.devices)
     return Turn.LATE if comb(layers - 1, min(devices, layers) - 1) <= PAIRS else Turn.BY_BOUND
@@ -161,7 +162,7 @@ class FoldedRowNode(UnplacedNode):
         nodes: list[Node] = []
         for groups in self.space.placing.of(self.modes):
             candidates = self.space.candidates(groups, self.size)
-            if few(candidates[0].problem):
+            if few(candidates[0].problem) and not self.space.unlike_rounds:
                 nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size))
                 continue
             stages = stages or RowTables(self.space, self.size, [self.modes[0].replicas]).stages_of(self.modes)

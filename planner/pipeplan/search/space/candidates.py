@@ -4,13 +4,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.collector import without_collector
-from pipeplan.core.folding import Folding
+from pipeplan.core.folding import Folding, Laid
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline, Placement
 from pipeplan.core.schedule import Schedule
@@ -26,13 +25,6 @@ from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
 from pipeplan_formulations.partition import ChainPartition, LinkResource
 
 
-class Laid(NamedTuple):
-    """Stages of each device, and whether every second round of them passes the devices from the last to the first."""
-
-    rounds: int
-    turns: bool
-
-
 @dataclass(frozen=True)
 class Unfolding:
     """What a candidate of super layers stands for: the folding, and prices and constraints of its layers."""
@@ -44,7 +36,7 @@ class Unfolding:
     @property
     def laid(self) -> Laid:
         """How stages lie on devices."""
-        return Laid(self.folding.rounds, self.folding.turns)
+        return self.folding.laid
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def unasked(space: Space, candidate: Candidate, boundaries: Boundaries) -> str |
     if not candidate.cuts[edges[1:-1] - 1].all():
         return "it cuts the model where that is not allowed"
     if space.unfolding is not None and not space.unfolding.folding.folds(boundaries):
-        return "its rounds are cut unlike, and those of all devices' stages are searched that are cut alike"
+        return "its rounds are cut unlike, and those that are searched are cut otherwise"
     if not all(candidate.where[s, a:b].all() for s, (a, b) in enumerate(pairwise(boundaries))):
         return "a layer lies elsewhere than it is pinned"
     return None

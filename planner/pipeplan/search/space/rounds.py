@@ -5,14 +5,15 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.errors import InputError
+from pipeplan.core.folding import Laid
 from pipeplan.core.job import SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.wording import counted
 from pipeplan.costs.folded import folded, usual_rounds
 from pipeplan.schedules import PLACED, SLICED, SPLIT, families_in_rounds, family
-from pipeplan.search.space.candidates import Candidate, Laid
+from pipeplan.search.space.candidates import Candidate
 
 BY_DEFAULT = "interleaved"
 HALVED = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
@@ -80,18 +81,65 @@ class Rounds:
             )
         check_halves(self._model, self._cluster, replace(job, schedules=tuple(named)))
 
+    def check_unlike(self) -> None:
+        """Refuse rounds that are cut unlike where they are not searched.
+
+        Raises
+        ------
+        InputError
+        """
+        if self._inner or not self._job.unlike_rounds:
+            return
+        cluster, kinds = self._cluster, [kind.name for kind, _ in self._cluster.counts]
+        if len(kinds) > 1:
+            raise InputError(
+                f"rounds are cut unlike (unlike_rounds) on devices of one kind, and {cluster.name} has "
+                f"{' and '.join(kinds)}; drop unlike_rounds"
+            )
+        if cluster.overlap is not Overlap.COPY:
+            raise InputError(
+                f"rounds are cut unlike (unlike_rounds) where tensors leave behind their action (overlap 'copy'), and "
+                f"that of {cluster.name} is {cluster.overlap.value!r}; drop unlike_rounds"
+            )
+        if max(self.numbers) == 1:
+            raise InputError(
+                "unlike_rounds is about several stages of each device, of which this question has none by default; "
+                "ask for some (chunks), like 2"
+            )
+
     def __iter__(self) -> Iterator[Laid]:
         """Yield the ways to lay stages for which there are families."""
         if self._inner or not self._job.objective.simulated or self._job.staleness:
             return
-        for each in map(Laid, *zip(*product(self.numbers, (False, True)), strict=True)):
-            if self.order(each):
-                yield each
+        every = (Laid(rounds, turns) for rounds, turns in product(self.numbers, (False, True)))
+        alike = [each for each in every if self.order(each)]
+        yield from alike
+        for each in alike if self._job.unlike_rounds else ():
+            yield from (each._replace(lengths=lengths) for lengths in self._lengths(each))
+
+    def _lengths(self, laid: Laid) -> Iterator[tuple[int, ...]]:
+        """Yield layers of rounds that are cut unlike: equally many, and in loops what some devices share evenly.
+
+        A loop takes as long as the longest stage of each round. So where rounds that are cut alike have longer ones,
+        they share the layers of the device that has most, and the first one has the rest.
+        """
+        rounds, blocks = laid.rounds, self._model.blocks
+        layers, alike = blocks[-1] - blocks[0], blocks[(len(blocks) - 1) // rounds] - blocks[0]
+        if rounds == 1 or alike < 2:  # too few for two devices
+            return
+        found = [tuple(len(range(number, layers, rounds)) for number in range(rounds))]
+        for devices in range(2, min(len(self._cluster.devices), layers // rounds) + 1):
+            most = -(-layers // devices)
+            later = [devices * len(range(number, most, rounds)) for number in range(1, rounds)]
+            rest = layers - sum(later)
+            if not laid.turns and rounds * -(-alike // devices) > most and rest >= devices:
+                found.append((rest, *later))
+        yield from dict.fromkeys(found)
 
     def order(self, laid: Laid) -> tuple[str, ...]:
         """Return the families that lay stages so, of those that are named or searched by default."""
         asked = self._named or (BY_DEFAULT, *HALVED * self.halved)
-        return tuple(each.name for each in families_in_rounds(*laid) if each.name in asked)
+        return tuple(each.name for each in families_in_rounds(laid.rounds, laid.turns) if each.name in asked)
 
     def question(self, laid: Laid, job: Job) -> tuple[Model, Job]:
         """Return the model of super layers, and the part of a job that is about them.
@@ -101,7 +149,7 @@ class Rounds:
         InputError
             If no plan has so many stages of a device.
         """
-        many, model, turns = self._model, folded(self._model, *laid), laid.rounds
+        many, model, turns = self._model, folded(self._model, laid), laid.rounds
         if min(job.zero, default=0) >= SHARDED:
             raise InputError(
                 f"{counted(turns, 'stage')} of a device (chunks) are planned at levels 0 and 1 of ZeRO (zero), not "

@@ -123,7 +123,7 @@ class Space:
         if model.slicing is not None:
             self.free, self.families = False, _of_slices(model.slices, named)
         if model.folding is not None:
-            own = families_in_rounds(model.rounds, model.folding.turns)
+            own = families_in_rounds(model.rounds, model.folding.laid.turns)
             self.free, self.families = False, tuple(each.on_devices(model.rounds) for each in own if each.name in named)
         self.splits = any(each.splits for each in self.families)
         self.problems: dict[Any, ChainAllocation] = {}
@@ -163,6 +163,11 @@ class Space:
         """The most stages that an unreplicated pipeline can have."""
         most = min(len(self.cluster.devices), len(self.model.layers))
         return max((depth for depth in self.job.depths if depth <= most), default=0) if self.job.depths else most
+
+    @property
+    def unlike_rounds(self) -> bool:
+        """Whether devices have several stages, and rounds of these are cut unlike."""
+        return self.model.folding is not None and self.model.folding.laid.unlike
 
     @property
     def phased(self) -> bool:

@@ -1,6 +1,6 @@
 """`Spaces`: one `Space` for each level of ZeRO, split over teams and number of slices of a job, searched together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
+from pipeplan.core.folding import Laid
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
@@ -21,7 +22,7 @@ from pipeplan.costs.slices import sliced
 from pipeplan.schedules import PLACED, SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space import outside
-from pipeplan.search.space.candidates import Candidate, Laid
+from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.opening import Opening, leanest, of_size
 from pipeplan.search.space.rounds import Rounds, check_halves
@@ -110,6 +111,7 @@ class Spaces:
         self._unlaid: InputError | None = None
         self._folded: dict[Laid | None, Spaces | None] = {}
         if split is None:
+            self._rounds.check_unlike()
             self.folded  # noqa: B018  # so that their errors come first
         if self._alone and self._rounds.whole:
             self._open_levels()
@@ -146,7 +148,9 @@ class Spaces:
             if laid is not None and laid in self.every_laid:
                 try:
                     model, job = self._rounds.question(laid, self._own_job)
-                    self._folded[laid] = Spaces(model, self.cluster, job, self.split, tables=self._tables)
+                    own = Spaces(model, self.cluster, job, self.split, tables=self._tables)
+                    if not laid.unlike or all(space.few or space.evenly for space in own):  # as rows are bounded
+                        self._folded[laid] = own
                 except InputError as error:
                     self._unlaid = self._unlaid or error
         return self._folded[laid]
@@ -171,7 +175,7 @@ class Spaces:
         found: dict[int, tuple[str, ...]] = {}
         for laid in self.folded:
             found[laid.rounds] = (*found.get(laid.rounds, ()), *self._rounds.order(laid))
-        return found
+        return {count: tuple(dict.fromkeys(names)) for count, names in found.items()}
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -406,11 +410,20 @@ class Spaces:
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Message why a plan lies outside all spaces or does not fit; None if it is a valid answer."""
-        return self._teamless(evaluated.candidate) or outside.outside(self.of(evaluated.candidate), evaluated)
+        return self._within(evaluated.candidate, lambda space: outside.outside(space, evaluated))
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside all spaces, without regard to memory; None if it lies in one."""
-        return self._teamless(candidate) or outside.unasked(self.of(candidate), candidate, boundaries)
+        return self._within(candidate, lambda space: outside.unasked(space, candidate, boundaries))
+
+    def _within(self, candidate: Candidate, check: Callable[[Space], str | None]) -> str | None:
+        """What a check says of a candidate's space, unless it has nothing to say of that whose rounds are unlike."""
+        message = self._teamless(candidate) or check(self.of(candidate))
+        if message is None or candidate.laid is None or not self.job.unlike_rounds:
+            return message
+        others = (each.lengths for each in self.every_laid if each.unlike and each[:2] == candidate.laid[:2])
+        spaces = (self.of(candidate, lengths) for lengths in others)
+        return None if any(space.unlike_rounds and check(space) is None for space in spaces) else message
 
     def _teamless(self, candidate: Candidate) -> str | None:
         """Message if a plan has single devices, such as one of a level that is not searched, and all have teams."""
@@ -426,15 +439,19 @@ class Spaces:
             return None
         return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
 
-    def of(self, candidate: Candidate) -> Space:
-        """The space of a candidate's split and level; without such a level, or without replicas, the lowest."""
+    def of(self, candidate: Candidate, lengths: tuple[int, ...] = ()) -> Space:
+        """The space of a candidate's split and level; without such a level, or without replicas, the lowest.
+
+        ``lengths``: that in which rounds of so many layers are cut unlike.
+        """
         split = candidate.chain.split
         home = None if split is None else self._home(split)
         home = self.sliced.get(candidate.chain.slices, home)
         if home is not None and home is not self:
-            return home.of(candidate)
-        if (own := self.at(candidate.laid)) is not None:
-            return own.of(candidate)
+            return home.of(candidate, lengths)
+        laid = candidate.laid
+        if (own := self.at(laid and laid._replace(lengths=lengths))) is not None:
+            return own.of(candidate, lengths)
         return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
 
     def cluster_of(self, candidate: Candidate) -> Cluster:
