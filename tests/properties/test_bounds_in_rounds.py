@@ -11,7 +11,9 @@ import pytest
 from helpers.quick import rarely
 from helpers.rows import below_rows, plans
 from pipeplan.core.errors import InfeasibleError, InputError
+from pipeplan.core.folding import Folding
 from pipeplan.costs import folded, table
+from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.nodes import rows
@@ -115,7 +117,7 @@ def test_bounds_of_whole_devices_are_noticed(
     ("room", "name", "wrong", "number"),
     [
         (Prices, "_first_to_run", lambda own, kind: own.kept.parameters(kind)[None], 45),
-        (table, "least", folded.total, 8),
+        (table, "way_ahead", folded.total, 8),
     ],
 )
 def test_sums_over_rounds_where_one_counts_are_noticed(
@@ -291,8 +293,19 @@ def test_no_plan_in_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("numbers", [range(30), rarely(range(30, 1000))], ids=len)
 def test_no_plan_in_unlike_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
-    """The same of rounds that differ by a layer."""
-    assert [*below_rows(numbers, unlike)] == []
+    """The same of rounds that are cut unlike."""
+    assert [*below_rows(numbers, unlike, spaces_of)] == []
+
+
+def test_ways_ahead_of_the_mean_round_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that is cut unlike may have less before a device than its share."""
+    least = folded.way_ahead
+
+    def mean(folding: Folding, layers: Array) -> Array:
+        return least(folding, layers) if folding.laid.turns else folded.total(folding, layers) // folding.rounds
+
+    monkeypatch.setattr(table, "way_ahead", mean)
+    assert [*below_rows([44], unlike, spaces_of)]
 
 
 @pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 600))], ids=len)

@@ -133,7 +133,7 @@ def question(seed: int, large: bool = False) -> Document:
         in_slices(slices, document)
     if _often(several := Random(f"rounds {'large' if large else 'small'} {seed}"), ROUNDS):
         in_rounds(several, document)
-        if _often(unlike := Random(f"unlike rounds {'large' if large else 'small'} {seed}"), UNLIKE_ROUNDS):
+        if _often(unlike := Random(f"rounds cut unlike {'large' if large else 'small'} {seed}"), UNLIKE_ROUNDS):
             cut_unlike(unlike, document)
     if "any" in job.get("schedules", ()) and _often(
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3
