@@ -198,9 +198,11 @@ def test_a_captured_llama_end_to_end() -> None:
 @pytest.mark.parametrize("backend", SOLVERS)
 def test_a_programme_finds_the_choice_of_the_frontier(backend: str) -> None:
     """With and without a limit the solvers' choice has the least time that fits, with a bound at its value or below."""
-    model, how = perceptrons(2, (1, 2), of_many_tokens(100, 128)), {"optimizer": "adam", "time_limit": 600}
-    free = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], **how)
-    for memory in (None, free.points[1].memory + UNIT.runtime):
+    how = {"optimizer": "adam", "time_limit": 600}
+    for layers in (1, 2):
+        model = perceptrons(layers, (1, 2), of_many_tokens(100, 128))
+        free = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], **how)
+        memory = free.points[1].memory + UNIT.runtime if layers > 1 else None
         best = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], memory=memory, **how)
         found = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], memory=memory, backend=backend, **how)
         assert found.point.time == best.point.time
