@@ -1,8 +1,8 @@
 """Search on chains of unlike layers and two kinds of devices, under memory that makes some recomputation necessary.
 
 Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
-times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]
-[equal=yes] [memory=GIB] [optimizer=NAME]`` selects rows; ``equal=yes`` searches equal layouts alone, ``memory`` is that
+times as slow and have less memory. Numbers and limits are processor seconds of one worker; ``-- LAYERSxDEVICES ...
+[seeds=N] [time=SECONDS] [equal=yes] [memory=GIB] [optimizer=NAME]`` selects rows; ``equal=yes`` searches equal layouts alone, ``memory`` is that
 of each device, at levels 0 and 1 of ZeRO. The last columns divide the gap: ``equal`` and ``unequal`` are the gaps of
 these layouts, each by itself; ``formulas`` is the part by which the formulas lie below the simulated time for the
 plan's own stages, so the rest of the gap is due to other stages that the bound believes in.
@@ -90,6 +90,8 @@ def two_kinds(devices: int) -> Cluster:
 
 def main() -> None:
     """Print the table."""
+    beginning = time.monotonic()
+    time.monotonic = lambda: beginning + time.process_time()  # limits are processor seconds
     words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     options = dict(word.split("=") for word in words if "=" in word)
     rows = [tuple(map(int, word.split("x"))) for word in words if "=" not in word] or ROWS
@@ -145,7 +147,7 @@ def _row(layers: int, devices: int, seed: int, limit: float, asked: Job) -> floa
 
     job = replace(asked, batch=(4 if devices < 128 else 2) * devices)
     try:
-        result = solve(model, cluster, job=job, time_limit=limit, on_progress=on_progress)
+        result = solve(model, cluster, job=job, time_limit=limit, workers=1, on_progress=on_progress)
     except UndecidedError as error:
         print(f"{layers:4} x {devices:<11} {seed:4} no plan; {error}", flush=True)
         return 1.0
