@@ -2,10 +2,10 @@
 
 Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
 times as slow and have less memory. Numbers and limits are processor seconds of one worker; ``-- LAYERSxDEVICES ...
-[seeds=N] [time=SECONDS] [equal=yes] [memory=GIB] [optimizer=NAME]`` selects rows; ``equal=yes`` searches equal layouts alone, ``memory`` is that
-of each device, at levels 0 and 1 of ZeRO. The last columns divide the gap: ``equal`` and ``unequal`` are the gaps of
-these layouts, each by itself; ``formulas`` is the part by which the formulas lie below the simulated time for the
-plan's own stages, so the rest of the gap is due to other stages that the bound believes in.
+[seeds=N] [time=SECONDS] [equal=yes] [memory=GIB] [optimizer=NAME]`` selects rows; ``equal=yes`` searches equal layouts
+alone, ``memory`` is that of each device, at levels 0 and 1 of ZeRO. The last columns divide the gap: ``equal`` and
+``unequal`` are the gaps of these layouts, each by itself; ``formulas`` is the part by which the formulas lie below the
+simulated time for the plan's own stages, so the rest of the gap is due to other stages that the bound believes in.
 
 ``-- goals=FILE [seeds=10] [time=SECONDS]`` searches every row of `GOALS` for each seed, and ends with the median and
 the worst gap of each. What ends is written to the file, and not searched again by the next call with this file.
