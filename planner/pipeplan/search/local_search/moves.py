@@ -10,8 +10,10 @@
               another micro-batch size
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import gcd
 from random import Random
 
 from pipeplan.core.cluster import StageDevices
@@ -53,6 +55,15 @@ class Placement:
             if arranged == groups or (arranged is not None and groups in space.placing.with_pins(arranged)):
                 return Placement(modes, tile)
         return Placement(None)
+
+
+def even_modes(space: Space) -> Iterator[Modes]:
+    """Yield the rows of equally many replicas on all devices of each class, in the listed order and the other."""
+    many, layers = [len(each.devices) for each in space.classes], len(space.model.layers)
+    most = gcd(*many)
+    for replicas in (r for r in range(most, 0, -1) if most % r == 0 and sum(many) <= r * layers):
+        modes = tuple(Mode(c, replicas) for c, count in enumerate(many) for _ in range(count // replicas))
+        yield from dict.fromkeys((modes, modes[::-1]))
 
 
 class Moves:

@@ -8,6 +8,7 @@ Other groups need other boundaries and in-flight counts before one can tell whet
 starts from a balanced partition, and begins a climb of its own. The most promising climb continues.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
@@ -15,10 +16,11 @@ from math import inf, lcm
 from random import Random
 
 from pipeplan.baselines.deadline import OutOfTime, check_deadline
+from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
-from pipeplan.search.local_search.moves import Moves, Placement
+from pipeplan.search.local_search.moves import Moves, Placement, even_modes
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.outside import unable, unasked
 from pipeplan.search.space.space import Space
@@ -78,6 +80,7 @@ class LocalSearch:
         self._moves: dict[tuple[Splitting | None, int, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[object, ...]] = set()
+        self._even: dict[tuple[Splitting | None, int], Iterator[tuple[Space, Placement, int]]] = {}
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
     @property
@@ -90,6 +93,7 @@ class LocalSearch:
         priced, space = plan.candidate.chain, self._spaces.of(plan.candidate)
         if space.key not in self._moves:  # a mix may be new
             self._moves[space.key] = Moves(space, self._random)
+            self._even.setdefault((space.split, space.model.slices), self._every_even(space))
         moves = self._moves[space.key]
         placement = Placement.of(moves.space, priced.groups)
         groups = tuple(tuple(device.index for device in group) for group in priced.groups)
@@ -135,9 +139,13 @@ class LocalSearch:
         climb.past[place] = climb.plan.value
 
     def _regroup(self, climb: _Climb, best: int) -> None:
-        """Begin a climb on other groups, if a balanced partition of them is promising."""
+        """Begin a climb on other groups, if a balanced partition of them is promising; on equal ones first."""
         space = climb.moves.space
-        placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
+        even = next(self._even[space.split, space.model.slices], None)
+        if even is not None:
+            space, placement, size = even
+        else:
+            placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
         key = placement, size, *space.key
         if placement.modes is None or key in self._regrouped:
             return
@@ -161,6 +169,27 @@ class LocalSearch:
                 plan = self._evaluated(space, placement, each, boundaries, int(PROMISING * best))
                 if plan is not None:
                     self.add(plan)
+
+    def _every_even(self, own: Space) -> Iterator[tuple[Space, Placement, int]]:
+        """Yield equal groups at each level of ZeRO and micro-batch size, the least bound first.
+
+        The plans that a search finds first may all be of a level that has few others.
+        """
+        levels = (self._spaces.find(own.split, level, own.model.slices) for level in range(WHOLLY_SHARDED + 1))
+        every = [
+            (
+                space.lower_bounds(size).of_stages(
+                    (space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes
+                ),
+                number,
+                (space, Placement(modes), size),
+            )
+            for number, space in enumerate(levels)
+            if space is not None
+            for modes in even_modes(space)
+            for size in space.sizes
+        ]
+        yield from (even for *_, even in sorted(every, key=lambda each: each[:2]))
 
     def _evaluated(
         self,
