@@ -178,11 +178,12 @@ def held_in_lists(orders: Orders, devices: int, micro_batches: int, chunks: int)
     return tuple(map(held_at_most, orders(devices, micro_batches, chunks)))
 
 
-def _of_copy(order: Iterable[Action], copy: int, copies: int) -> Order:
+def _of_copy(order: Sequence[Action], copy: int, copies: int) -> Order:
     """The list of a device in a copy, which runs the micro-batches copy, copy + copies, …"""
-    if copies == 1:
+    if copies == 1 or not order:
         return tuple(order)
-    return tuple(action._replace(micro_batch=action.micro_batch * copies + copy) for action in order)
+    kinds, stages, numbers, slices = zip(*order, strict=True)
+    return tuple(map(Action, kinds, stages, [number * copies + copy for number in numbers], slices))
 
 
 def loop(devices: int, chunks: int) -> Placement:

@@ -59,14 +59,14 @@ FOR_FAMILIES = 0.35
 the start of the search for other orders."""
 FOR_MIXES = 0.5
 """Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
-FOR_ROUNDS, FOR_MANY_ROUNDS = 0.3, 0.1
-"""Share of the time limit that is left for several stages of a device, beside one; with so many devices x samples, as
-each of their groups takes seconds then."""
+FOR_ROUNDS = 0.3
+"""Share of the time limit that is left for several stages of a device, beside one; with so many devices x samples they
+are no later than others."""
 FOR_TEAMS, FOR_A_PLAN = 0.65, 1.0
 """Share of the time limit in which teams are opened; seconds in which a plan is sought between two of their sizes."""
 WITHOUT_TEAMS = 0.1
 """Share of the time left in which plans without teams are sought before teams are opened. The best of them closes
-those whose bound before pricing is no less."""
+those whose bound before pricing is no less. With very many devices x samples it is `FOR_SHOWN`."""
 FOR_REASONS = 0.05
 """Share of the time limit that may be spent in addition on the reasons why no plan fits."""
 
@@ -229,13 +229,13 @@ class Solving:
         if any(map(searches_locally, self.hopeful)):
             search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
         large = any(space.large for space in self.hopeful)
-        for_rounds = FOR_MANY_ROUNDS if self._many else FOR_ROUNDS
-        for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), for_rounds * bool(self.spaces.folded))
+        for_rounds = FOR_ROUNDS * (bool(self.spaces.folded) and not self._many)
+        for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), for_rounds)
         first = not large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
         if first:
             self._begin_heuristics()
         if self._waiting:
-            self._advance(search.rest * (1 - WITHOUT_TEAMS))
+            self._advance(search.rest * (1 - (FOR_SHOWN if self._many else WITHOUT_TEAMS)))
             if all(space.small for space in self.hopeful):  # milliseconds, and teams take longer to be priced
                 with search.late_too():
                     self._advance(search.rest * (1 - WITHOUT_TEAMS))

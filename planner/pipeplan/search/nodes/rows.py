@@ -76,8 +76,10 @@ def _bounded(space: Space, size: int, rows: list[Row], high: int, hiding: Prices
 def least_row(space: Space, size: int, most: int) -> int:
     """Return a quick lower bound in nanoseconds on all rows, at most ``most``."""
     for rows in _in_tables(space, _rows_below(space, size, most)):
-        closer = _tables(space, size, rows).closer(rows, most, like=True)
-        most = min([most, *(row.bound for row in closer)])
+        tables = _tables(space, size, rows)
+        for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
+            if lot[0].bound < most:
+                most = min([most, *(row.bound for row in tables.closer(lot, most, like=True))])
     return most
 
 
