@@ -39,7 +39,9 @@ SHARE_OF_RECURRENCE = 0.25
 """Time to find a step time without action lists, as a share of that of a simulation, where transfers share links."""
 FINISH_LISTS, FINISH_CHECKS = 2.0, 6.0
 """Time to write and compare the action lists of a result, and to check them, as multiples of its simulation time. Of
-replicas whose lists are alike one is checked."""
+replicas whose lists are alike one is checked,"""
+FINISH_ISLANDS = 1.0
+"""and where islands are simulated lists of all are written, but one of like islands is compared."""
 ISLAND = 16
 """About as many replicas of stages on the same devices are simulated: two islands of a node's."""
 LEAST_MEASURED = 20_000
@@ -247,7 +249,11 @@ class Pace:
         return (time.monotonic() - began) / (8 * SAMPLED)
 
     def _simulate(self, candidate: Candidate) -> float:
-        count = actions(candidate) * min(ISLAND / candidate.replicas[0], 1.0) if candidate.laid else actions(candidate)
+        share = min(ISLAND / candidate.replicas[0], 1.0) if candidate.laid else 1.0
+        return self._takes(share * actions(candidate))
+
+    def _takes(self, count: float) -> float:
+        """Estimated seconds to simulate so many actions."""
         return count * (self._seconds if count >= LEAST_MEASURED else SECONDS_PER_ACTION)
 
     def simulate(self, candidate: Candidate) -> float:
@@ -261,7 +267,8 @@ class Pace:
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
         alike = gcd(*candidate.replicas, candidate.micro_batches)
-        return (FINISH_LISTS + FINISH_CHECKS / alike) * self._simulate(candidate)
+        lists = FINISH_ISLANDS if candidate.laid else FINISH_LISTS
+        return lists * self._takes(actions(candidate)) + FINISH_CHECKS / alike * self._simulate(candidate)
 
     @contextmanager
     def simulating(self, candidate: Candidate) -> Iterator[None]:

@@ -91,13 +91,12 @@ def _orders(schedule: Schedule, pipeline: Pipeline, remainders: list[int]) -> tu
     divisor = gcd(*pipeline.replicas)
     number = {m: i for i, m in enumerate(_of(remainders, divisor, schedule.micro_batches))}
     ranks = sorted({own[j] for own in pipeline.placement for j in _of(remainders, divisor, len(own))})
-    return tuple(
-        tuple(
-            Action(kind, stage, number[m] if kind.per_micro_batch else m, part)
-            for kind, stage, m, part in schedule.orders[rank]
-        )
-        for rank in ranks
-    )
+    orders = []
+    for rank in ranks:
+        kinds, stages, places, parts = zip(*schedule.orders[rank], strict=True)
+        numbers = [number[m] if kind.per_micro_batch else m for kind, m in zip(kinds, places, strict=True)]
+        orders.append(tuple(map(Action, kinds, stages, numbers, parts)))
+    return tuple(orders)
 
 
 def _island(pipeline: Pipeline, micro_batches: int | None, remainders: list[int]) -> Pipeline:

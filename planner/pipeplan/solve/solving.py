@@ -52,7 +52,7 @@ FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
 SHOWN = REGIMES.shown_samples.most
 """With more devices x samples than this, heuristics have only a share of that time,"""
-FOR_SHOWN = 0.05
+FOR_SHOWN = 0.03
 """namely this one, and as much behind the search."""
 FOR_FAMILIES = 0.35
 """Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
