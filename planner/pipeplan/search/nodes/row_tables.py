@@ -87,7 +87,7 @@ class RowTables(ShapeTables):
         """
         modes, (*bounds, finish) = self._of_stages(rows, like, ranged)
         # Each row once for each range of its first stage's ends.
-        begins = self._begins(finish, bounds[1][:, :, 0], most)
+        begins = self._begins(finish, bounds[1][:, :, 0], most, 1 if like else RANGES)
         copied, at = np.nonzero(modes[:, 0, :1] == begins[0])
         _, first, last, least = begins[:, at]
         depth = np.array([len(row) for row in rows])[copied]
@@ -117,15 +117,15 @@ class RowTables(ShapeTables):
         return [largest(np.array([0]), s)[0] for s in range(len(modes))]
 
     @staticmethod
-    def _begins(finish: Array, ending: Array, most: int) -> Array:
-        """Ranges of ends of a first stage: its mode, the first and the last end, and the least E_0; shape (4, m).
+    def _begins(finish: Array, ending: Array, most: int, many: int) -> Array:
+        """Ranges of ends of a first stage, many at most: its mode, the first and the last end, least E_0; shape (4, m).
 
         ``finish``, ``ending``: E_0 and own ending of each mode by its end, `NEVER` where it does not fit.
         """
         ranges = []
         for mode, (own, bounds) in enumerate(zip(finish.tolist(), ending.tolist(), strict=True)):
             some = [e for e, bound in enumerate(bounds) if bound < most]
-            step = max(CLOSE * min(bounds), (own[some[-1]] - own[some[0]]) / RANGES) if some else 0
+            step = max(CLOSE * min(bounds), (own[some[-1]] - own[some[0]]) / many) if some else 0
             while some:
                 count = next((i for i, e in enumerate(some) if abs(own[e] - own[some[0]]) > step), len(some))
                 ranges.append((mode, some[0], some[count - 1], min(own[e] for e in some[:count])))

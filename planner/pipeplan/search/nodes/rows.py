@@ -27,6 +27,9 @@ from pipeplan.search.space.space import PAIRS, Space
 from pipeplan_formulations.partition.listing import few
 from pipeplan_formulations.partition.spans import NEVER
 
+FIRST_OF_LOT = 4
+"""Rows that are bounded at once where only the first one is asked for."""
+
 
 def turn_of(space: Space) -> Turn:
     """Return the turn of the nodes of all plans of a space: late where others are sought first.
@@ -65,7 +68,8 @@ def _bounded(space: Space, size: int, rows: list[Row], high: int, hiding: Prices
     if one or space.evenly:
         rows = sorted(tables.closer(rows, high, like=True), key=Row.order)
     found: list[Row] = []
-    for lot in (rows[i : i + LOT] for i in range(0, len(rows), LOT)):
+    at_once = FIRST_OF_LOT if one else LOT
+    for lot in (rows[i : i + at_once] for i in range(0, len(rows), at_once)):
         if one and min((row.bound for row in found), default=NEVER) <= lot[0].bound:
             break
         closer = tables.closer(lot, high)
