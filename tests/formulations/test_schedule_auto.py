@@ -12,7 +12,7 @@ from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, auto, cpsat, evaluate, long_steps, solve
 
-SHORT = Limits(time=5.0, workers=1)
+SHORT = Limits(time=3.0, workers=1)
 SOON = Limits(time=60.0, gap=0.09, workers=1)
 """Ends at a schedule that is close to the bound, also on a busy machine."""
 

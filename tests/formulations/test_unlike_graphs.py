@@ -39,7 +39,7 @@ def test_many_unlike_nodes_have_a_plan_within_the_time_limit(backend: str, repli
     """150 unlike nodes on eight devices: every back end has a plan, and ends close to its limit."""
     net = networks.cnn(150, seed=0)
     problem = networks.apart(net, 8, replicas)
-    report = graph.solve(problem, Limits(1.5, workers=1), backend=backend)
+    report = graph.solve(problem, Limits(0.7, workers=1), backend=backend)
     assert report.solution is not None
     assert report.objective == counted(net, problem, report.solution, 8, replicas)
     assert 0 < report.bound <= report.objective
