@@ -292,11 +292,9 @@ class Job:
         if self.regular:
             self._check_regular()
         if max(self.slices, default=1) > 1:
-            self._check_slices()
+            self._check_parts(f"{max(self.slices)} token slices (slices)", "whole sequences")
         if max(self.chunks, default=1) > 1:
             self._check_chunks()
-        if self.unlike_rounds:
-            self._check_unlike_rounds()
         if self.intra_layer:
             self._check_divided()
         for count in self.micro_batches:
@@ -330,11 +328,12 @@ class Job:
                 "objective 'step'"
             )
 
-    def _check_slices(self) -> None:
-        """Refuse what token slices exclude."""
-        many = f"{max(self.slices)} token slices (slices)"
+    def _check_parts(self, many: str, instead: str, beside: bool = False) -> None:
+        """Refuse what token slices, and several stages of a device, exclude; little ``beside`` plans without them."""
         if not self.objective.simulated:
-            raise InputError(f"{many} shorten steps; ask for the objective 'step' or 'period', or for whole sequences")
+            raise InputError(f"{many} shorten steps; ask for the objective 'step' or 'period', or for {instead}")
+        if beside:
+            return
         if "any" in self.schedules:
             raise InputError(f"{many} run in the orders of families, not schedules 'any'; drop one")
         if min(self.zero, default=0) >= SHARDED:
@@ -343,26 +342,9 @@ class Job:
     def _check_chunks(self) -> None:
         """Refuse what several stages of a device exclude."""
         many = f"{max(self.chunks)} stages of a device (chunks)"
-        if not self.objective.simulated:
-            raise InputError(f"{many} shorten steps; ask for the objective 'step' or 'period', or for one stage")
-        if 1 in self.chunks:
-            return
-        if "any" in self.schedules:
-            raise InputError(f"{many} run in the orders of families, not schedules 'any'; drop one")
-        if min(self.zero, default=0) >= SHARDED:
-            raise InputError(f"{many} are planned at levels 0 and 1 of ZeRO (zero), not {min(self.zero)}; drop one")
-        if min(self.slices, default=1) > 1:
+        self._check_parts(many, "one stage", beside=1 in self.chunks)
+        if 1 not in self.chunks and min(self.slices, default=1) > 1:
             raise InputError(f"{many} run whole sequences, not {min(self.slices)} token slices (slices); drop one")
-
-    def _check_unlike_rounds(self) -> None:
-        """Refuse what rounds that are cut unlike exclude."""
-        if self.objective is not Objective.STEP:
-            raise InputError(
-                "rounds are cut unlike (unlike_rounds) for the objective 'step', not "
-                f"{self.objective.value!r}; drop one"
-            )
-        if self.chunks and max(self.chunks) == 1:
-            raise InputError("unlike_rounds is about several stages of each device; ask for some (chunks), like 2")
 
     def _check_regular(self) -> None:
         """Require equal replicas, and refuse what contradicts regular plans."""

@@ -79,7 +79,7 @@ UNLIKE = Cluster(
     [
         ({"objective": "period"}, "for the objective 'step', not 'period'"),
         ({"chunks": 1}, "ask for some \\(chunks\\), like 2"),
-        ({"chunks": (), "batch": 64}, "none by default; ask for some \\(chunks\\)"),
+        ({"chunks": (), "batch": 64}, "not searched here; ask for some \\(chunks\\)"),
         ({"cluster": UNLIKE, "devices": None}, "devices of one kind, and unlike has device and other"),
     ],
 )

@@ -90,6 +90,11 @@ class Rounds:
         """
         if self._inner or not self._job.unlike_rounds:
             return
+        if self._job.objective is not Objective.STEP:
+            raise InputError(
+                "rounds are cut unlike (unlike_rounds) for the objective 'step', not "
+                f"{self._job.objective.value!r}; drop one"
+            )
         cluster, kinds = self._cluster, [kind.name for kind, _ in self._cluster.counts]
         if len(kinds) > 1:
             raise InputError(
@@ -103,8 +108,8 @@ class Rounds:
             )
         if max(self.numbers) == 1:
             raise InputError(
-                "unlike_rounds is about several stages of each device, of which this question has none by default; "
-                "ask for some (chunks), like 2"
+                "unlike_rounds is about several stages of each device, which are not searched here; ask for some "
+                "(chunks), like 2"
             )
 
     def __iter__(self) -> Iterator[Laid]:
