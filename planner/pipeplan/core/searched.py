@@ -6,7 +6,7 @@
                                      └──────▶ not_searched   "several stages per device": only where it is true
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -312,7 +312,7 @@ class Searched:
 
     def with_rounds(
         self,
-        families: Mapping[int, Sequence[str]],
+        families: Mapping[int, Iterable[str]],
         alone: bool,
         splits: bool = False,
         why_whole: str = "",

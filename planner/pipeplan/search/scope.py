@@ -68,10 +68,12 @@ def searched(spaces: Spaces, opened: int = 0, cutoff: int | None = None) -> Sear
         families = [name for name in SLICED if name in (spaces.job.schedules or JOINED)]
         halves = "" if set(families) & set(SPLIT) else f"--schedules {','.join((*JOINED, *SPLIT))}"
         found = found.with_slices(spaces.job.slices, families, halves)
-    if spaces.rounds:
-        splits = any(map(spaces.splits, spaces.folded))
-        unlike = any(laid.unlike for laid in spaces.folded)
-        found = found.with_rounds(spaces.rounds, space.unfolding is not None, splits, spaces.why_whole, unlike)
+    if spaces.folded:
+        rounds, orders_of = spaces.rounds, dict[int, dict[str, None]]()
+        for laid in spaces.folded:
+            orders_of.setdefault(laid.rounds, {}).update(dict.fromkeys(rounds.order(laid)))
+        splits, unlike = any(map(rounds.splits, spaces.folded)), any(laid.unlike for laid in spaces.folded)
+        found = found.with_rounds(orders_of, space.unfolding is not None, splits, rounds.why_whole, unlike)
     orders = space.any_order or any(family.two_lanes for family in space.families)
     return with_teams(found.at_levels(spaces.levels, bool(spaces.model.ties), orders), spaces, cutoff)
 

@@ -147,7 +147,7 @@ def in_rounds(every: Iterable[Spaces]) -> Iterator["RoundsNode"]:
             groups.setdefault((split.sizes, split.placements, split.passes, own.lowest.sizes), []).append(own)
     for ways in groups.values():
         laid = dict.fromkeys(laid for own in ways for laid in own.every_laid)
-        loops = [each for each in laid if not ways[0].splits(each)]
+        loops = [each for each in laid if not ways[0].rounds.splits(each)]
         spaces = [own.lowest for own in ways]
         for size in spaces[0].sizes:
             whole = min(each.lower_bounds(size).evenly_shared(each.cluster) for each in spaces)
@@ -236,7 +236,7 @@ class RoundsNode(Node):
         first = self.ways[0]
         job = replace(first.job, micro_batches=(first.job.batch // self.size,))
         model = least_model([own.model for own in self.ways], self.size)
-        return self._spaces(Spaces(model, first.cluster, job, first.split, halved=first.halved))
+        return self._spaces(Spaces(model, first.cluster, job, first.split, halved=first.rounds.halved))
 
     def _spaces(self, own: Spaces) -> Iterator[Space]:
         """The spaces of a way that may still have better plans."""

@@ -112,7 +112,7 @@ class TeamsNode(Node):
         if question is None:
             return 0
         own = Spaces(question.model, question.cluster, question.job, question.split, halved=splits)
-        halved = [space for laid in own.every_laid if own.splits(laid) for space in own.at(laid) or ()]
+        halved = [space for laid in own.every_laid if own.rounds.splits(laid) for space in own.at(laid) or ()]
         others = (space for space in own if space not in halved)
         bound = UNLIMITED
         for some in (halved, others):  # split backwards leave devices idle least: where they may be better, that is all

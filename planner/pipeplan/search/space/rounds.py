@@ -146,6 +146,10 @@ class Rounds:
         asked = self._named or (BY_DEFAULT, *HALVED * self.halved)
         return tuple(each.name for each in families_in_rounds(laid.rounds, laid.turns) if each.name in asked)
 
+    def splits(self, laid: Laid) -> bool:
+        """Return whether stages that lie so have families of split backwards."""
+        return any(PLACED[name].splits for name in self.order(laid))
+
     def question(self, laid: Laid, job: Job) -> tuple[Model, Job]:
         """Return the model of super layers, and the part of a job that is about them.
 

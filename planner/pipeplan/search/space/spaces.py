@@ -19,7 +19,7 @@ from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import PLACED, SLICED, family
+from pipeplan.schedules import SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space import outside
 from pipeplan.search.space.candidates import Candidate
@@ -68,6 +68,8 @@ class Spaces:
         there is a clock to open them by.
     teams : dict of Splitting to Spaces
         The spaces of each split, and of the mixes that are searched by themselves; they come after the others.
+    rounds : Rounds
+        What the job asks about the stages of a device.
     mixed : tuple of MixedSpace
         The mixes that are searched together.
     sliced : dict of int to Spaces
@@ -107,13 +109,13 @@ class Spaces:
         self.sliced = {count: self._of_slices(count, questions, opening) for count in self._counts if count > 1}
         opens = model.slicing is not None or 1 in self._counts
         self._alone = opens and (not job.teams or 1 in job.teams)
-        self._rounds = Rounds(model, cluster, self.job, halved)
+        self.rounds = Rounds(model, cluster, self.job, halved)
         self._unlaid: InputError | None = None
         self._folded: dict[Laid | None, Spaces | None] = {}
         if split is None:
-            self._rounds.check_unlike()
+            self.rounds.check_unlike()
             self.folded  # noqa: B018  # so that their errors come first
-        if self._alone and self._rounds.whole:
+        if self._alone and self.rounds.whole:
             self._open_levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
         self._mixes: dict[Mix, Spaces | None] = {}
@@ -132,14 +134,14 @@ class Spaces:
     def folded(self) -> dict[Laid, "Spaces"]:
         """The spaces of each way to lay several stages on a device of which there are plans."""
         found = {laid: own for laid in self.every_laid if (own := self.at(laid)) is not None}
-        if self._alone and not self._rounds.whole and self._unlaid is None:
-            self._unlaid = self._rounds.none()
+        if self._alone and not self.rounds.whole and self._unlaid is None:
+            self._unlaid = self.rounds.none()
         return found
 
     @cached_property
     def every_laid(self) -> tuple[Laid, ...]:
         """The ways to lay several stages on a device for which there are families."""
-        return tuple(self._rounds) if self._alone else ()
+        return tuple(self.rounds) if self._alone else ()
 
     def at(self, laid: Laid | None) -> "Spaces | None":
         """The spaces of a way to lay stages, made when they are asked for; None if no plan lies so."""
@@ -147,35 +149,13 @@ class Spaces:
             self._folded[laid] = None
             if laid is not None and laid in self.every_laid:
                 try:
-                    model, job = self._rounds.question(laid, self._own_job)
+                    model, job = self.rounds.question(laid, self._own_job)
                     own = Spaces(model, self.cluster, job, self.split, tables=self._tables)
                     if not laid.unlike or all(space.few or space.evenly for space in own):  # as rows are bounded
                         self._folded[laid] = own
                 except InputError as error:
                     self._unlaid = self._unlaid or error
         return self._folded[laid]
-
-    def splits(self, laid: Laid) -> bool:
-        """Whether stages that lie so have families of split backwards."""
-        return any(PLACED[name].splits for name in self._rounds.order(laid))
-
-    @property
-    def halved(self) -> bool:
-        """Whether families that split backwards are searched although none is named."""
-        return self._rounds.halved
-
-    @property
-    def why_whole(self) -> str:
-        """Why backwards are not split by default; empty where they are, or nothing would be."""
-        return self._rounds.why_whole
-
-    @property
-    def rounds(self) -> dict[int, tuple[str, ...]]:
-        """The families that are searched for each number of stages of a device that families place."""
-        found: dict[int, tuple[str, ...]] = {}
-        for laid in self.folded:
-            found[laid.rounds] = (*found.get(laid.rounds, ()), *self._rounds.order(laid))
-        return {count: tuple(dict.fromkeys(names)) for count, names in found.items()}
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -198,8 +178,8 @@ class Spaces:
         """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
         from pipeplan.search.space.unopened import Unopened  # models without operators have no teams
 
-        own, unlike = self._own_job, self.job.unlike_teams and self._rounds.whole
-        least = Unopened(self.model, self.cluster, own, self._clock, self._rounds.halved)
+        own, unlike = self._own_job, self.job.unlike_teams and self.rounds.whole
+        least = Unopened(self.model, self.cluster, own, self._clock, self.rounds.halved)
         for sizes in [least.sizes] * bool(least.sizes) if unlike else [(size,) for size in least.sizes]:
             job = own if unlike else replace(own, teams=sizes, unlike_teams=False)
             asked = partial(self._asked_at, job, least)
@@ -238,7 +218,7 @@ class Spaces:
         """Add the spaces of a question; of mixes none yet."""
         if isinstance(question, TeamQuestion):
             try:
-                own = Spaces(question.model, question.cluster, question.job, question.split, halved=self.halved)
+                own = Spaces(question.model, question.cluster, question.job, question.split, halved=self.rounds.halved)
             except InputError:
                 if self.usual:  # nobody asked for them
                     return None
@@ -293,7 +273,7 @@ class Spaces:
         if mix not in self._mixes:
             mixed, self._mixes[mix] = question.mix(mix), None
             with suppress(InputError):
-                self._mixes[mix] = Spaces(mixed.model, mixed.cluster, mixed.job, mix, halved=self.halved)
+                self._mixes[mix] = Spaces(mixed.model, mixed.cluster, mixed.job, mix, halved=self.rounds.halved)
         return self._mixes[mix]
 
     def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
@@ -434,7 +414,7 @@ class Spaces:
         split = candidate.chain.split
         home = self if split == self.split else self._home(split) if split is not None else None
         if home is not None and (candidate.laid is not None or (not home._spaces and home.folded)):
-            return None if home.at(candidate.laid) is not None else self._rounds.without(candidate)
+            return None if home.at(candidate.laid) is not None else self.rounds.without(candidate)
         if self._spaces or (split is not None and home is not None):
             return None
         return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
