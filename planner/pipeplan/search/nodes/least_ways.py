@@ -45,8 +45,13 @@ def bounds_ways(space: Space) -> bool:
 def bounds_rounds(own: Spaces) -> bool:
     """Whether plans of a way with several stages of a device each are bounded by the least way of several."""
     spaces = [*own.in_one_round]
-    many = len(own.cluster.devices) > MANY_UNITS and own.cluster.overlap is Overlap.COPY
-    return bool(spaces) and all(map(_proved if many else bounds_ways, spaces))
+    return bool(spaces) and all(map(_proved if _in_rows(own) else bounds_ways, spaces))
+
+
+def _in_rows(own: Spaces) -> bool:
+    """Whether such plans are bounded by rows of modes: where teams, or their partitions, are many."""
+    many = len(own.cluster.devices) > MANY_UNITS or (own.lowest.unfolding is None and not own.lowest.small)
+    return many and own.cluster.overlap is Overlap.COPY
 
 
 def _proved(space: Space) -> bool:
@@ -184,7 +189,7 @@ class RoundsNode(Node):
 
     @property
     def _many(self) -> bool:
-        return len(self.ways[0].cluster.devices) > MANY_UNITS
+        return _in_rows(self.ways[0])
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Bound all plans by the least way, then open the nodes of each way if some plan may fit and be better."""
