@@ -13,16 +13,20 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(INSTALLED)
 	$(BIN)/pipeplan demo --output demo-out
 
-# Side by side, in halves of about equal length: most tests keep one core busy.
-FIRST := tests/properties tests/formulations $(addprefix tests/planner/,analysis baselines fpga search)
+# Side by side, in parts of about equal length: most tests keep one core busy, and some wait for processes.
+FIRST := tests/properties tests/formulations tests/executor
+SECOND := tests/distributed tests/planner/search
 test: $(INSTALLED)-test
-	$(MAKE) --no-print-directory -j2 test-first test-second
+	$(MAKE) --no-print-directory -j3 test-first test-second test-third
 
 test-first: $(INSTALLED)-test
 	$(BIN)/pytest -m "not slow" $(FIRST)
 
 test-second: $(INSTALLED)-test
-	$(BIN)/pytest -m "not slow" $(FIRST:%=--ignore=%)
+	$(BIN)/pytest -m "not slow" $(SECOND)
+
+test-third: $(INSTALLED)-test
+	$(BIN)/pytest -m "not slow" $(FIRST:%=--ignore=%) $(SECOND:%=--ignore=%)
 
 # All tests, with all of their examples: hours.
 test-all: $(INSTALLED)-test
