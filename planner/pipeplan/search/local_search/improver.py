@@ -55,7 +55,7 @@ class Improver:
             self._process, self._beside, self._new = None, False, True
         if self._process is not None:
             yield from self._process.found()
-        elif self._new:
+        elif self._new or (not self._beside and time.monotonic() - self._began > BESIDE_AFTER):
             yield from self._within(deadline)
         if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
             self._process = LocalSearchProcess(self._spaces, self._seed + 1)
