@@ -56,7 +56,7 @@ def test_no_allocation_within_the_target_is_excluded(problem: ChainAllocation, s
     assert heads is not None
     again = run(problem, grid, spans, clock, target, heads=heads)
     assert again is not None
-    assert int(again.whole.min()) == int(tables.whole.min())
+    assert int(tables.whole.min()) <= int(again.whole.min()) <= values[0]
     for value, states in every:
         if value > target:
             continue

@@ -10,7 +10,7 @@ import pytest
 from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.search.nodes.shapes import sorted_shapes
 from pipeplan.search.space.space import Space
@@ -28,7 +28,8 @@ def compared(document: dict[str, Any]) -> int:
         space = Space(*objects(document))
     except InputError:
         return 0
-    return 0 if space.impossible or not (space.families or space.free) else candidates_of(space)
+    listed = space.job.level < SHARDED and not space.impossible and (space.families or space.free)
+    return candidates_of(space) if listed else 0
 
 
 def candidates_of(space: Space) -> int:

@@ -1,7 +1,7 @@
 """Checks and traces of modules that are not repeated for like ones: on ranks with many plans of few models they cost
 most."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TypeVar
@@ -15,9 +15,7 @@ from pipeplan.frontend.capture.graph import captured
 from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.python_values import attributes_of
-from pipeplan.frontend.operators.record import Record
 from pipeplan.frontend.split_backward.queue import JOINED
-from pipeplan_executor.sharding.mesh import programs
 from pipeplan_executor.stages import split
 
 Found = TypeVar("Found")
@@ -25,15 +23,14 @@ Context = Callable[[], AbstractContextManager[object]]
 
 
 def check_once() -> None:
-    """Find layers, call one twice, trace and record them once in this process for the same types, sizes and inputs.
+    """Find layers, call one twice, and trace them once in this process for the same types, sizes and inputs.
 
-    Layers of captured graphs are traced and recorded each time, since their type does not say what they compute.
+    Layers of captured graphs are traced each time, since their type does not say what they compute.
     """
     front_ends.find_layers = _once(front_ends.find_layers)
     flow.differs_each_time = _once(flow.differs_each_time)
     captured.check_repeats = _once(captured.check_repeats)
     split.trace = _traced_once(split.trace)
-    programs.record = _recorded_once(programs.record)
 
 
 def _traced_once(trace: Callable[[LayerSequence, Batch], Flow]) -> Callable[[LayerSequence, Batch], Flow]:
@@ -49,20 +46,6 @@ def _traced_once(trace: Callable[[LayerSequence, Batch], Flow]) -> Callable[[Lay
         if not any(hasattr(layer, JOINED) for layer in sequence.layers):  # of which the trace leaves a note
             known[key] = made
         return made
-
-    return found
-
-
-def _recorded_once(record: Callable[..., Record]) -> Callable[..., Record]:
-    known: dict[Hashable, Record] = {}
-
-    def found(layer: nn.Module, inputs: Sequence[Tensor], context: Context, loss: object, targets: Batch) -> Record:
-        if loss is not None or isinstance(layer, GraphLayer):
-            return record(layer, inputs, context, loss, targets)
-        key = _whole(layer), *map(_size, inputs), str(context)
-        if key not in known:
-            known[key] = record(layer, inputs, context, loss, targets)
-        return known[key]
 
     return found
 
