@@ -14,7 +14,7 @@ demo: $(INSTALLED)
 	$(BIN)/pipeplan demo --output demo-out
 
 # Side by side, in parts of about equal length: most tests keep one core busy, and some wait for processes.
-FIRST := tests/properties tests/formulations
+FIRST := tests/properties tests/formulations $(addprefix tests/planner/,baselines fpga schedules)
 SECOND := tests/distributed tests/executor tests/planner/search
 test: $(INSTALLED)-test
 	$(MAKE) --no-print-directory -j3 test-first test-second test-third
