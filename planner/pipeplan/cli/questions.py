@@ -110,11 +110,7 @@ def _add_teams(parser: ArgumentParser) -> None:
         help="stages of each device to consider (virtual stages; interleaved 1F1B, ZB-V, ...), like 1,2,4 "
         "(default: 1, and up to 12 for like blocks and few samples a step)",
     )
-    add(
-        "--unlike-rounds",
-        action="store_true",
-        help="let rounds of several stages per device be cut unlike",
-    )
+    add("--unlike-rounds", action="store_true", help="let rounds of several stages per device be cut unlike")
     add("--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove")
     add(
         "--sequence-parallel",

@@ -52,6 +52,10 @@ class Laid(NamedTuple):
         """Whether rounds are cut unlike."""
         return bool(self.lengths)
 
+    def returns(self, number: int) -> bool:
+        """Return whether a round passes the devices from the last one to the first."""
+        return self.turns and number % 2 == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Folding:
@@ -127,19 +131,15 @@ class Folding:
         return (0, *self._ends(boundaries))
 
     def folds(self, boundaries: Boundaries) -> bool:
-        """Return whether boundaries of stages cut all rounds alike."""
+        """Return whether boundaries of stages cut all rounds between super layers."""
         devices = (len(boundaries) - 1) // self.rounds
         cuts = []
         for number in range(self.rounds):
             own = boundaries[number * devices + 1 : (number + 1) * devices]
             cuts.append(own[::-1] if self.returns(number) else own)
         known = zip(*(self._columns(number) for number in range(self.rounds)), strict=True)
-        return {*zip(*cuts, strict=True)} <= {*known} and boundaries[devices::devices] == self._last
-
-    @property
-    def _last(self) -> Boundaries:
-        """The layer behind the last one of each round."""
-        return tuple(edges[-1] for edges in self.edges)
+        ends = tuple(edges[-1] for edges in self.edges)
+        return {*zip(*cuts, strict=True)} <= {*known} and boundaries[devices::devices] == ends
 
     def _columns(self, number: int) -> Boundaries:
         """The edge of a round at each cut of super layers."""
@@ -161,11 +161,7 @@ class Folding:
 
     def returns(self, number: int) -> bool:
         """Return whether a round passes the devices from the last one to the first."""
-        return _returns(self.laid, number)
-
-
-def _returns(laid: Laid, number: int) -> bool:
-    return laid.turns and number % 2 == 1
+        return self.laid.returns(number)
 
 
 def _in_proportion(first: int, laid: Laid) -> list[list[int]]:
@@ -176,6 +172,6 @@ def _in_proportion(first: int, laid: Laid) -> list[list[int]]:
     for number, many in enumerate(laid.lengths):
         count = [0, *accumulate(int(each == number) for each in taken)]
         back = [many - i for i in reversed(count)]
-        found.append([first + i for i in (back if _returns(laid, number) else count)])
+        found.append([first + i for i in (back if laid.returns(number) else count)])
         first += many
     return found

@@ -321,8 +321,8 @@ class Searched:
         """Return the description with these families for each number of stages of a device.
 
         ``alone``: whether devices have no other numbers of stages. ``splits``: whether some of these families split
-        backwards. ``why_whole``: why none does, where some would by default. ``unlike``: whether
-        rounds may be cut unlike.
+        backwards. ``why_whole``: why none does, where some would by default. ``unlike``: whether rounds
+        may be cut unlike.
         """
         orders = dict.fromkeys(name for row in families.values() for name in row)
         counts = listed([*families, *([] if alone else [1])])

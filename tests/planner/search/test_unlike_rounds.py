@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.instances import BY_HAND, model_of
+from pipeplan import load_cluster, load_model
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.folding import Folding, Laid
@@ -95,3 +96,11 @@ def test_devices_that_wait_for_transfers_have_rounds_cut_alike() -> None:
     cluster = Cluster("waits", {"unit": kind}, (Node(("unit",) * 2, Link(10**9, 1)),), Link(10**9, 1), Overlap.NONE)
     with pytest.raises(InputError, match="that of waits is 'none'"):
         solve(model_of([10] * 8), cluster, 4, chunks=(2,), unlike_rounds=True)
+
+
+def test_rounds_are_cut_unlike_on_teams_too() -> None:
+    """Also where no plan has single devices."""
+    how = {"optimizer": "adam", "workers": 1, "chunks": 2, "teams": 2, "replicas": 1, "schedules": "zb-v"}
+    model, cluster = load_model("bert-large"), load_cluster("8-v100-nvlink")
+    alike, unlike = (solve(model, cluster, 16, unlike_rounds=each, **how) for each in (False, True))
+    assert unlike.value < alike.value and alike.gap == unlike.gap == 0

@@ -401,7 +401,7 @@ class Spaces:
         message = self._teamless(candidate) or check(self.of(candidate))
         if message is None or candidate.laid is None or not self.job.unlike_rounds:
             return message
-        others = (each.lengths for each in self.every_laid if each.unlike and each[:2] == candidate.laid[:2])
+        others = (each.lengths for each in self.rounds if each.unlike and each[:2] == candidate.laid[:2])
         spaces = (self.of(candidate, lengths) for lengths in others)
         return None if any(space.unlike_rounds and check(space) is None for space in spaces) else message
 
