@@ -50,7 +50,7 @@ def test_no_plan_of_shared_gradients_is_below_its_row(numbers: Iterable[int]) ->
 
 def slowest_ring(prices: Any, each: Any, size: int, among: Sequence[Any]) -> tuple[Any, ...]:
     """As if passes waited for the slowest ring of any placement."""
-    rows = [prices.passes(each.kind, size, ring).least for ring in among]
+    rows = [prices.sync.passes(each.kind, size, ring).least for ring in among]
     return tuple(np.maximum.reduce(own) for own in zip(*rows, strict=True))
 
 

@@ -23,7 +23,6 @@ from pipeplan.core.strategies import PARTIAL, Placements, Strategy
 from pipeplan.costs import assembly
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.sharding import device_costs, members, prices, strategies
 from pipeplan.costs.sharding.attention import KeyExchange, SplitAttention
@@ -35,6 +34,7 @@ from pipeplan.costs.sharding.redistributions import times
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.splits import LEAN
+from pipeplan.costs.synchronization import Synchronization
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.local_search import pool
@@ -287,16 +287,16 @@ def slowed(speed: float, level: int, document: dict[str, Any]) -> None:
 
 def test_backwards_that_hide_twice_as_much_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are then quicker on paper than they are."""
-    hides = Prices.hides
-    monkeypatch.setattr(Prices, "hides", lambda *own: 2 * hides(*own))
+    hides = Synchronization.hides
+    monkeypatch.setattr(Synchronization, "hides", lambda *own: 2 * hides(*own))
     assert "the step takes" in noticed(overlapped, first=125)
 
 
 def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind of device that computes nothing beside a collective."""
-    hides = Prices.hides
+    hides = Synchronization.hides
     monkeypatch.setattr(
-        Prices, "hides", lambda own, kind, *n: hides(own, replace(kind, speed_beside_collectives=1), *n)
+        Synchronization, "hides", lambda own, kind, *n: hides(own, replace(kind, speed_beside_collectives=1), *n)
     )
     assert "the step takes" in noticed(lambda document: True, partial(slowed, 0.0, 0), first=39)
 
@@ -304,7 +304,7 @@ def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_loss_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     """Sums and gathers that hide as much as they do, beside a pass that is slower for them."""
-    monkeypatch.setattr(Prices, "lost", lambda own, kind, ring: 0 * own.kept.parameters(kind))
+    monkeypatch.setattr(Synchronization, "lost", lambda own, kind, ring: 0 * own.kept.parameters(kind))
     assert "the step takes" in noticed(lambda document: True, partial(slowed, 0.5, level), first=39)
 
 
@@ -343,7 +343,7 @@ def test_gathers_without_overhead_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_gathers_that_every_forward_hides_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages that begin a step before their first layer's parameters are there."""
-    monkeypatch.setattr(Prices, "gather", lambda own, ring, sizes: 0 * sizes)
+    monkeypatch.setattr(Synchronization, "gather", lambda own, ring, sizes: 0 * sizes)
     assert "the step takes" in noticed(lambda document: True, share_of_the_optimizer, first=130)
 
 

@@ -9,9 +9,9 @@ import pytest
 from helpers.noticed import noticed
 from pipeplan.costs import network
 from pipeplan.costs.chain import SharedWeights
-from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.sharding import shapes
+from pipeplan.costs.synchronization import Synchronization
 from pipeplan_formulations.common.layer_tables import Array, LayerTables
 from referee import questions
 
@@ -65,14 +65,14 @@ def test_latencies_that_slow_computation_down_are_noticed(monkeypatch: pytest.Mo
         for node in document["cluster"]["nodes"]:
             node["link"] |= {"latency": 8, "unit_overhead": 4, "unit_overlap": True}
 
-    passes = Prices.passes
+    passes = Synchronization.passes
 
     def wrong(*question: Any) -> Passes:
         own = passes(*question)
         assert own is not None
         return Passes(own.forward, own.backward, own.gather, own.gather_again, own.reduce, own.every, own.speed)
 
-    monkeypatch.setattr(Prices, "passes", wrong)
+    monkeypatch.setattr(Synchronization, "passes", wrong)
     assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), slowed, first=9)
 
 
@@ -92,9 +92,11 @@ def unlike_beside_sums(document: dict[str, Any]) -> None:
 
 def test_homes_at_the_speed_of_the_slowest_kind_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all stages lost beside their sums what the kind of another stage loses."""
-    speed = Prices._speed_at_ends
+    speed = Synchronization._speed_at_ends
     monkeypatch.setattr(
-        Prices, "_speed_at_ends", lambda own, _: min(speed(own, kind) for kind in own.cluster.kinds.values())
+        Synchronization,
+        "_speed_at_ends",
+        lambda own, _: min(speed(own, kind) for kind in own.tables.cluster.kinds.values()),
     )
     assert noticed(tied_over_kinds, unlike_beside_sums, first=157)
 

@@ -273,7 +273,7 @@ class Scope:
         space = self.space
         if self.job.staleness:  # beside the next batch
             return
-        if not any(space.prices.overlaps(each.kind, size) for each in space.classes for size in space.sizes):
+        if not any(space.prices.sync.overlaps(each.kind, size) for each in space.classes for size in space.sizes):
             if self.job.level < SHARDED or not self.job.overlap_reduction:
                 yield sentences.OVERLAPPED
             return

@@ -37,7 +37,7 @@ def test_sums_hide_behind_what_a_backward_ends_with(schedules: tuple[str, ...], 
     """Under any order a backward may be split, and then its weight gradient is last."""
     cluster = equal_devices(2)
     prices = Prices(MODEL, cluster, Job(batch=2, schedules=schedules))
-    assert prices.hides(cluster.devices[0].kind, 1).tolist() == hidden
+    assert prices.sync.hides(cluster.devices[0].kind, 1).tolist() == hidden
 
 
 @pytest.mark.parametrize("back", [False, True])

@@ -133,7 +133,7 @@ def _problem(
         round_trip="ahead" if sliced else "own",
         slices=space.model.slices,
         **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
-        hides=np.stack([prices.hides(each.kind, size) for each in classes]),
+        hides=np.stack([prices.sync.hides(each.kind, size) for each in classes]),
         saved=rows("saved"),
         output=rows("output"),
         workspace=with_buffers(rows("workspace")),

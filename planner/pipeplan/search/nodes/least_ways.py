@@ -93,7 +93,7 @@ def lower_bound(spaces: Iterable[Space], search: PlanSearch) -> int:
     """
     every = promising(spaces)
     for space in every:
-        space.prices.sums = space.unfolding is None  # backwards that count in part hide sums of super layers
+        space.prices.sync.sums = space.unfolding is None  # backwards that count in part hide sums of super layers
     own = BoundSearch(
         replace(search.limits, time=max(search.left / 2, 0.0), gap=0.0),
         cluster_of=lambda _: every[0].cluster,  # that of all

@@ -166,7 +166,7 @@ class ShapeTables:
         )
         least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
         self._resident, self._update = sums_before(least.resident), sums_before(least.update)
-        hides = np.stack([(hiding or prices).hides(each.kind, size, space.splits) for each in classes])
+        hides = np.stack([(hiding or prices).sync.hides(each.kind, size, space.splits) for each in classes])
         ahead = least.gather_hides.max(axis=1)
         if hiding is not None:
             ahead = ahead.any() * np.stack([hiding.table(each.kind, size).forward for each in classes])
@@ -174,7 +174,7 @@ class ShapeTables:
         sums: Exposed | InTurn = some
         if space.unfolding is not None and not space.splits:
             every = zip(classes, rings, strict=True)
-            all_sums = [[prices.least_sums(each.kind, own) for own in row] for each, row in every]
+            all_sums = [[prices.sync.least_sums(each.kind, own) for own in row] for each, row in every]
             sums = InTurn(some, np.array(all_sums, np.int64) - hides[:, None])
         self._reductions = Collectives(
             sums,

@@ -31,7 +31,7 @@ def possible_links(before: DeviceClass, behind: DeviceClass, network: Link | Non
 def least_passes(prices: Prices, each: DeviceClass, size: int, among: Sequence[Collective]) -> tuple[Array, Array]:
     """Nanoseconds of each layer's forward and backward on a class of devices, the least over some rings."""
     table = prices.table(each.kind, size)
-    found = [prices.passes(each.kind, size, ring) for ring in among]
+    found = [prices.sync.passes(each.kind, size, ring) for ring in among]
     least = [own.least for own in found if own is not None] or [(table.forward, table.backward)]
     forward, backward = (np.minimum.reduce(rows) for rows in zip(*least, strict=True))
     return forward, backward
@@ -44,7 +44,7 @@ class LeastTables:
     Attributes
     ----------
     update, reduce, gather, gather_hides, resident : array, shape (kinds, widths, n)
-        ``gather_hides`` is the most that hides gathers; see `Prices.first_gathers`.
+        ``gather_hides`` is the most that hides gathers; see `Synchronization.first_gathers`.
     reduce_base, gather_base : array, shape (kinds, widths)
     """
 
@@ -61,14 +61,14 @@ class LeastTables:
         cls, prices: Prices, kinds: Sequence[DeviceKind], size: int, rings: Sequence[Sequence[Sequence[Collective]]]
     ) -> "LeastTables":
         """The least over ``rings[k][w]``, which all have as many replicas, at a micro-batch size."""
-        rows = list(zip(kinds, rings, strict=True))
-        gathers = [[prices.least_gathers(kind, size, among) for among in row] for kind, row in rows]
+        sync, rows = prices.sync, list(zip(kinds, rings, strict=True))
+        gathers = [[sync.least_gathers(kind, size, among) for among in row] for kind, row in rows]
         return cls(
-            update=np.stack([[prices.least_update(kind, size, among) for among in row] for kind, row in rows]),
-            reduce=np.stack([[prices.least_reduce(kind, among) for among in row] for kind, row in rows]),
-            reduce_base=np.array([[min(map(prices.reduce_base, among)) for among in row] for row in rings], np.int64),
+            update=np.stack([[sync.least_update(kind, size, among) for among in row] for kind, row in rows]),
+            reduce=np.stack([[sync.least_reduce(kind, among) for among in row] for kind, row in rows]),
+            reduce_base=np.array([[min(map(sync.reduce_base, among)) for among in row] for row in rings], np.int64),
             gather=np.stack([[gather for gather, _ in row] for row in gathers]),
-            gather_base=np.array([[min(map(prices.gather_base, among)) for among in row] for row in rings], np.int64),
+            gather_base=np.array([[min(map(sync.gather_base, among)) for among in row] for row in rings], np.int64),
             gather_hides=np.stack([[hides for _, hides in row] for row in gathers]),
             resident=np.stack([[prices.kept.resident(kind, among[0].replicas) for among in row] for kind, row in rows]),
         )

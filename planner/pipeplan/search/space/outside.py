@@ -61,7 +61,7 @@ def unasked(space: Space, candidate: Candidate, boundaries: Boundaries) -> str |
     if replicated and candidate.chain.zero != job.level:
         return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
     kind, whole = candidate.chain.groups[0][0].kind, not candidate.chain.halves
-    if replicated and whole and not candidate.chain.overlaps and space.prices.overlaps(kind, size):
+    if replicated and whole and not candidate.chain.overlaps and space.prices.sync.overlaps(kind, size):
         return "its gradients are summed behind the last backward, not beside it"
     edges = np.array(boundaries)
     if not candidate.cuts[edges[1:-1] - 1].all():

@@ -14,8 +14,9 @@ from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
 from pipeplan.core.wording import team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.costs.cost_tables import Tables
 from pipeplan.costs.layers import available_micro_batches
-from pipeplan.costs.pricing import Prices, Tables
+from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, JOINED, PLACED, SLICED, Family, families_in_rounds, family, sliced_families
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate, Unfolding, in_flight

@@ -14,7 +14,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.pricing import Tables
+from pipeplan.costs.cost_tables import Tables
 from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
