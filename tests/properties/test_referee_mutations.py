@@ -177,7 +177,7 @@ def untied(document: dict[str, Any]) -> bool:
     return not document["model"].get("ties")
 
 
-@pytest.mark.parametrize(("module", "level"), [("network", 0), ("network", 1), ("pricing", 3)])
+@pytest.mark.parametrize(("module", "level"), [("network", 0), ("network", 1), ("synchronization", 3)])
 def test_rings_in_place_of_what_links_name_are_noticed(
     monkeypatch: pytest.MonkeyPatch, module: str, level: int
 ) -> None:
