@@ -52,8 +52,9 @@ SLICES = 0.08
 """The share of questions about token slices; of those about teams it is larger."""
 
 ROUNDS = 0.06
+"""The share of questions about several stages of a device; of those about teams it is larger."""
 UNLIKE_ROUNDS = 0.3
-"""The share of questions about several stages of a device."""
+"""Of these, the share of those whose rounds may be cut unlike; of those about teams it is larger too."""
 
 FROZEN = 0.25
 """The share of questions about models with frozen weights."""
@@ -131,9 +132,12 @@ def question(seed: int, large: bool = False) -> Document:
     slices = Random(f"slices {'large' if large else 'small'} {seed}")
     if _often(slices, SLICES) or ("teams" in job and _often(slices, SLICES)):
         in_slices(slices, document)
-    if _often(several := Random(f"rounds {'large' if large else 'small'} {seed}"), ROUNDS):
+    several = Random(f"rounds {'large' if large else 'small'} {seed}")
+    unlike = Random(f"rounds cut unlike {'large' if large else 'small'} {seed}")
+    more = Random(f"rounds of teams {'large' if large else 'small'} {seed}") if "teams" in job else None
+    if _often(several, ROUNDS) or (more is not None and _often(more, 2 * ROUNDS)):
         in_rounds(several, document)
-        if _often(unlike := Random(f"rounds cut unlike {'large' if large else 'small'} {seed}"), UNLIKE_ROUNDS):
+        if _often(unlike, UNLIKE_ROUNDS) or (more is not None and _often(more, UNLIKE_ROUNDS)):
             cut_unlike(unlike, document)
     if "any" in job.get("schedules", ()) and _often(
         parts := Random(f"parts {'large' if large else 'small'} {seed}"), 0.3

@@ -413,7 +413,12 @@ def cut_unlike(random: Random, document: Document) -> None:
     if random.random() < 0.95:
         job.pop("objective", None)
         job.pop("pin", None)
-        kind = cluster["nodes"][0]["devices"][0]["kind"]
+        if max(rounds_of(document)) == 1:
+            job["chunks"] = [random.choice((2, 2, 3))]
+        size, node = min(job.get("teams") or [1]), cluster["nodes"][0]["devices"]
+        if size > 1 and len(node) < 2 * size <= 4:
+            node += [dict(node[0]) for _ in range(2 * size - len(node))]
+        kind = node[0]["kind"]
         cluster["overlap"] = True
         for group in (group for node in cluster["nodes"] for group in node["devices"]):
             group["kind"] = kind
