@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.folding import Laid
-from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.cost_tables import Tables
-from pipeplan.costs.sharding.mixed import MOST
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
@@ -23,7 +22,9 @@ from pipeplan.schedules import SLICED, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space import outside
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.levels import at_level, named_levels, worthwhile
 from pipeplan.search.space.mixed import MixedSpace
+from pipeplan.search.space.mixes import Mixes
 from pipeplan.search.space.opening import Opening, leanest, of_size
 from pipeplan.search.space.rounds import Rounds, check_halves
 from pipeplan.search.space.space import ANY, Space
@@ -70,8 +71,6 @@ class Spaces:
         The spaces of each split, and of the mixes that are searched by themselves; they come after the others.
     rounds : Rounds
         What the job asks about the stages of a device.
-    mixed : tuple of MixedSpace
-        The mixes that are searched together.
     sliced : dict of int to Spaces
         The spaces of each number of token slices but 1; they come last.
 
@@ -116,10 +115,9 @@ class Spaces:
             self.rounds.check_unlike()
             self.folded  # noqa: B018  # so that their errors come first
         if self._alone and self.rounds.whole:
-            self._open_levels()
+            self._spaces |= self._levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
-        self._mixes: dict[Mix, Spaces | None] = {}
-        self.mixed: tuple[MixedSpace, ...] = ()
+        self._mixes = Mixes(self._of_mix)
         self._clock = opening
         self._openings = tuple(self._every_opening(questions)) if opens and max(job.teams, default=1) > 1 else ()
         if opening is None and not self.usual:
@@ -232,10 +230,24 @@ class Spaces:
     def _open_mixes(self) -> Iterator["Spaces"]:
         """Add the mixes once all ways are known, and yield the spaces of those that are searched by themselves."""
         every = [question for question in self._questions if isinstance(question, MixedQuestion)]
-        if ANY in self.job.schedules:
-            yield from self._search_each(every)
-        else:
-            self.mixed = tuple(MixedSpace(question, partial(self._of, question)) for question in every)
+        if ANY not in self.job.schedules:
+            self._mixes.search_together(every)
+            return
+        for mix, own in self._mixes.each(every):
+            self.teams[mix] = own
+            yield own
+
+    def _of_mix(self, question: MixedQuestion, mix: Mix) -> "Spaces | None":
+        """The spaces of a mix; None if it has no device where a layer is pinned to, or shared weights lie."""
+        own = question.mix(mix)
+        with suppress(InputError):
+            return Spaces(own.model, own.cluster, own.job, mix, halved=self.rounds.halved)
+        return None
+
+    @property
+    def mixed(self) -> tuple[MixedSpace, ...]:
+        """The mixes that are searched together."""
+        return self._mixes.together
 
     def require_some(self) -> None:
         """Raise the error of teams over which nothing can be split, or of stages, if nothing else was asked for."""
@@ -258,70 +270,25 @@ class Spaces:
         bounds = [space.lower_bounds(size).evenly_shared(space.cluster) for space in self for size in space.sizes]
         return min([*bounds, *([] if self.unopened is None else [self.unopened])], default=0)
 
-    def _search_each(self, questions: Sequence[MixedQuestion]) -> Iterator["Spaces"]:
-        """Search mixes by themselves, if they are few; yield the spaces of each."""
-        rows = [(question, question.every()) for question in questions]
-        if sum(MOST + 1 if row is None else len(row) for _, row in rows) <= MOST:
-            for question, row in rows:
-                for mix in row or ():
-                    if (spaces := self._spaces_of(question, mix)) is not None:
-                        self.teams[mix] = spaces
-                        yield spaces
-
-    def _spaces_of(self, question: MixedQuestion, mix: Mix) -> "Spaces | None":
-        """The spaces of a mix; None if it has no device where a layer is pinned to, or shared weights lie."""
-        if mix not in self._mixes:
-            mixed, self._mixes[mix] = question.mix(mix), None
-            with suppress(InputError):
-                self._mixes[mix] = Spaces(mixed.model, mixed.cluster, mixed.job, mix, halved=self.rounds.halved)
-        return self._mixes[mix]
-
-    def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
-        spaces = self._spaces_of(question, mix)
-        return () if spaces is None else tuple(spaces.in_one_round)
-
     def _home(self, split: Splitting) -> "Spaces | None":
         """The spaces of a split, or of a mix that may be new; None if it is not searched."""
-        if isinstance(split, Mix) and split not in self.teams:
-            for space in self.mixed:
-                if set(split.splits) <= set(space.question.splits):
-                    return self._spaces_of(space.question, split)
+        if split not in self.teams and isinstance(split, Mix):
+            return self._mixes.find(split)
         return self.teams.get(split)
 
-    def _open_levels(self) -> None:
-        job, named = self.job, self.job.zero or (0,)
-        if min(named) >= SHARDED and ANY in job.schedules:
-            raise InputError(
-                f"level {min(named)} of ZeRO (zero) runs the orders of families, not schedules {ANY!r}; name some of "
-                "these, or ask for level 1"
-            )
-        for level in named:
-            self._spaces[level] = self._space(level)
-        for level in () if job.zero else _worthwhile(self.lowest, self._highest):
+    def _levels(self) -> dict[int, Space]:
+        """The space of each level of ZeRO that is named, or else worth searching."""
+
+        def space(level: int) -> Space:
+            job = at_level(self._own_job, level, self.model, self.cluster)
+            return Space(self.model, self.cluster, job, self.split, self._tables)
+
+        found = {level: space(level) for level in named_levels(self.job)}
+        lowest = next(iter(found.values()))
+        for level in () if self.job.zero else worthwhile(lowest):
             with suppress(InputError):
-                self._spaces[level] = self._space(level)
-
-    @property
-    def _highest(self) -> int:
-        whole = self.model.slicing is None and self.model.folding is None
-        whole = whole and not isinstance(self.split, Mix) and not self.job.staleness
-        return WHOLLY_SHARDED if whole else SHARDED - 1
-
-    def _space(self, level: int) -> Space:
-        return Space(self.model, self.cluster, self._at(level), self.split, self._tables)
-
-    def _at(self, level: int) -> Job:
-        """The job at one level. Beside lower levels, levels 2 and 3 leave out stages of one device: all are alike.
-
-        So does level 1 where devices have several stages, which are few shapes otherwise. From level 2 on replicas have
-        equally many micro-batches, so their number divides the batch.
-        """
-        job, lowest = self.job, min(self.job.zero, default=0)
-        widths = job.replicas or range(1, len(self.cluster.devices) + 1)
-        alike = level >= SHARDED > lowest or (self.model.folding is not None and level > lowest)
-        several = tuple(r for r in widths if r > 1) if alike else ()
-        several = tuple(r for r in several if job.batch % r == 0) or several if level >= SHARDED else several
-        return replace(self._own_job, zero=(level,), replicas=several or job.replicas)
+                found[level] = space(level)
+        return found
 
     @property
     def _own_job(self) -> Job:
@@ -451,12 +418,3 @@ def _known(
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions that were found before."""
     return iter(questions)
-
-
-def _worthwhile(space: Space, highest: int) -> tuple[int, ...]:
-    """The levels at which plans may share out something that they do not share out in this space, of level 0."""
-    job = space.job
-    most = min(len(space.cluster.devices), job.batch // min(space.sizes))
-    if most == 1 or set(job.replicas) == {1} or job.objective is Objective.BOTTLENECK:
-        return ()
-    return tuple(range(1, highest + 1))
