@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from pipeplan.core.splits import Mix
 from pipeplan.costs.sharding.mixed import MOST
@@ -10,11 +10,19 @@ from pipeplan.costs.sharding.question import MixedQuestion
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 
-if TYPE_CHECKING:
-    from pipeplan.search.space.spaces import Spaces
+
+class HasSpaces(Protocol):
+    """What has the spaces of a mix: `Spaces`."""
+
+    @property
+    def in_one_round(self) -> Iterator[Space]:
+        """The spaces in which a device has one stage."""
 
 
-class Mixes:
+Own = TypeVar("Own", bound=HasSpaces)
+
+
+class Mixes(Generic[Own]):
     """The spaces of mixes, made when they are asked for.
 
     Parameters
@@ -28,16 +36,16 @@ class Mixes:
         Those that are searched together.
     """
 
-    def __init__(self, make: "Callable[[MixedQuestion, Mix], Spaces | None]") -> None:
+    def __init__(self, make: Callable[[MixedQuestion, Mix], Own | None]) -> None:
         self._make = make
-        self._known: dict[Mix, Spaces | None] = {}
+        self._known: dict[Mix, Own | None] = {}
         self.together: tuple[MixedSpace, ...] = ()
 
     def search_together(self, questions: Sequence[MixedQuestion]) -> None:
         """Search the mixes of some questions together."""
         self.together = tuple(MixedSpace(question, partial(self._levels_of, question)) for question in questions)
 
-    def each(self, questions: Sequence[MixedQuestion]) -> "Iterator[tuple[Mix, Spaces]]":
+    def each(self, questions: Sequence[MixedQuestion]) -> Iterator[tuple[Mix, Own]]:
         """Yield the spaces of each mix, if they are few."""
         rows = [(question, question.every()) for question in questions]
         if sum(MOST + 1 if row is None else len(row) for _, row in rows) <= MOST:
@@ -46,14 +54,14 @@ class Mixes:
                     if (spaces := self._of(question, mix)) is not None:
                         yield mix, spaces
 
-    def find(self, mix: Mix) -> "Spaces | None":
+    def find(self, mix: Mix) -> Own | None:
         """Return the spaces of a mix of those that are searched together; None if it is none of them."""
         for space in self.together:
             if set(mix.splits) <= set(space.question.splits):
                 return self._of(space.question, mix)
         return None
 
-    def _of(self, question: MixedQuestion, mix: Mix) -> "Spaces | None":
+    def _of(self, question: MixedQuestion, mix: Mix) -> Own | None:
         if mix not in self._known:
             self._known[mix] = self._make(question, mix)
         return self._known[mix]

@@ -117,7 +117,7 @@ class Spaces:
         if self._alone and self.rounds.whole:
             self._spaces |= self._levels()
         self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
-        self._mixes = Mixes(self._of_mix)
+        self._mixes: Mixes[Spaces] = Mixes(self._of_mix)
         self._clock = opening
         self._openings = tuple(self._every_opening(questions)) if opens and max(job.teams, default=1) > 1 else ()
         if opening is None and not self.usual:
