@@ -23,7 +23,7 @@ from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import Sums, values
 from pipeplan_formulations.partition.parts import PathCut
-from pipeplan_formulations.partition.spans import require_countable
+from pipeplan_formulations.partition.spans import NEVER, require_countable
 from pipeplan_formulations.partition.tables import Boundaries
 
 NAME = "listing"
@@ -45,7 +45,8 @@ class PartitionList:
     Attributes
     ----------
     edges : array of int, shape (m, S + 1)
-        Boundaries of the partitions that satisfy the memory limit, the allowed cuts and the allowed layers.
+        Boundaries of the partitions that satisfy the memory limit, the allowed cuts and the allowed layers. If some are
+        given, only these.
     low : array of int, shape (m,)
         The objective with the least recomputation, or a lower bound on that.
 
@@ -55,11 +56,11 @@ class PartitionList:
         Once ``clock`` is over, if there is one: to find least recomputations may take long.
     """
 
-    def __init__(self, problem: ChainPartition, clock: Clock | None = None) -> None:
+    def __init__(self, problem: ChainPartition, clock: Clock | None = None, edges: Array | None = None) -> None:
         self._problem = problem
         stages = np.arange(problem.stages)
         cuts = np.ones(problem.layers - 1, np.bool_) if problem.cuts is None else problem.cuts
-        edges = partitions(cuts, problem.stages, problem.layers)
+        edges = partitions(cuts, problem.stages, problem.layers) if edges is None else edges
         if problem.where is not None and not problem.where.all():
             lacking = np.insert(np.cumsum(~problem.where, axis=1), 0, 0, axis=1)
             edges = edges[(lacking[stages, edges[:, :-1]] == lacking[stages, edges[:, 1:]]).all(axis=1)]
@@ -82,6 +83,11 @@ class PartitionList:
     def add(self, path: PathCut) -> None:
         """Raise the bounds to the right side of a path cut for this path."""
         self.low = np.maximum(self.low, self._sums.length(path))
+
+    def add_shares(self, shares: Array) -> None:
+        """Raise the bounds to a sum over stages: ``shares[s, e, a]`` is that of stage s on the layers a … e − 1."""
+        stages = np.arange(shares.shape[0])
+        self.low = np.maximum(self.low, shares[stages, self.edges[:, 1:], self.edges[:, :-1]].sum(axis=1))
 
 
 def solve(
@@ -119,6 +125,37 @@ def solve(
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     return bracket.report(stop, NAME)
+
+
+def below(shares: Array, horizon: int, most: int) -> Array | None:
+    """Return the boundaries of every partition whose sums are all below ``horizon``, shape (m, S + 1).
+
+    They are sought stage by stage: with the least that other stages may add, a sum often reaches the horizon early.
+    None if more than ``most`` partitions begin below it.
+
+    Parameters
+    ----------
+    shares : array of int, shape (sums, S, n + 1, n + 1)
+        What each stage adds to each sum, by the layer behind its last one and its first one; `NEVER` where a stage may
+        not lie.
+    """
+    count, stages, _, size = shares.shape
+    # rest[s][sum, a]: the least of the stages from s on, on the layers from a on
+    rest = np.full((stages + 1, count, size), NEVER)
+    rest[-1, :, -1] = 0
+    for s in reversed(range(stages)):
+        rest[s] = np.minimum((shares[:, s] + rest[s + 1][:, :, None]).min(axis=1), NEVER)
+    edges, sums = np.zeros((1, 1), np.int64), np.zeros((count, 1), np.int64)
+    for s in range(stages):
+        allowed = ((shares[:, s] < NEVER) & (rest[s + 1][:, :, None] < NEVER)).all(axis=0).T
+        first = edges[:, -1]
+        number, end = np.nonzero(allowed[first])
+        sums = sums[:, number] + shares[:, s, end, first[number]]
+        kept = (sums + rest[s + 1][:, end] < horizon).all(axis=0)
+        edges, sums = np.column_stack([edges[number[kept]], end[kept]]), sums[:, kept]
+        if len(edges) > most:
+            return None
+    return edges
 
 
 def partitions(cuts: Flags, stages: int, layers: int) -> Array:

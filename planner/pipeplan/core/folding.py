@@ -137,17 +137,17 @@ class Folding:
         for number in range(self.rounds):
             own = boundaries[number * devices + 1 : (number + 1) * devices]
             cuts.append(own[::-1] if self.returns(number) else own)
-        known = zip(*(self._columns(number) for number in range(self.rounds)), strict=True)
+        known = zip(*(self.columns(number) for number in range(self.rounds)), strict=True)
         ends = tuple(edges[-1] for edges in self.edges)
         return {*zip(*cuts, strict=True)} <= {*known} and boundaries[devices::devices] == ends
 
-    def _columns(self, number: int) -> Boundaries:
-        """The edge of a round at each cut of super layers."""
+    def columns(self, number: int) -> Boundaries:
+        """Return the edge of a round at each cut of super layers, before the first and behind the last one included."""
         return self.edges[number][::-1] if self.returns(number) else self.edges[number]
 
     def _ends(self, boundaries: Boundaries) -> Iterator[int]:
         for number in range(self.rounds):
-            columns = self._columns(number)
+            columns = self.columns(number)
             own = [columns[b] for b in boundaries]
             yield from own[-2::-1] if self.returns(number) else own[1:]
 
@@ -155,7 +155,7 @@ class Folding:
         """Return which rows of super layers, from the first to the one behind, have layers of every round."""
         if not self.laid.unlike:
             return np.ones(len(first), np.bool_)
-        columns = np.array([self._columns(number) for number in range(self.rounds)])
+        columns = np.array([self.columns(number) for number in range(self.rounds)])
         found: Array = (columns[:, first] != columns[:, behind]).all(axis=0)
         return found
 

@@ -17,9 +17,10 @@ from typing import TypeVar
 
 from pipeplan.core.job import Objective
 from pipeplan.costs.assembly import assemble
-from pipeplan.costs.chain import Boundaries
+from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.folded_paths import FoldedPaths, has_folded_paths
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.shared_links import surplus
@@ -34,12 +35,14 @@ Path = TypeVar("Path")
 
 @dataclass
 class PartitionsNode(Node):
-    """Node of all partitions of a candidate that are not simulated yet."""
+    """Node of all partitions of a candidate that are not simulated yet, or of those with given edges."""
 
     bound: int
     candidate: Candidate
     paths: tuple[PathCut, ...] = ()
     simulated: int = 0
+    edges: Array | None = field(default=None, repr=False)
+    folded: FoldedPaths | None = field(default=None, repr=False)
     _every: PartitionList | None = field(default=None, repr=False)
 
     @property
@@ -52,7 +55,7 @@ class PartitionsNode(Node):
         if self._every is None:
             try:
                 clock = Clock(Limits(max(search.left, 0.0)))
-                self._every = PartitionList(self.candidate.problem.with_paths(self.paths), clock)
+                self._every = PartitionList(self.candidate.problem.with_paths(self.paths), clock, self.edges)
             except OutOfTimeError:
                 return Step.split([self])
         low = self._every.low
@@ -70,6 +73,9 @@ class PartitionsNode(Node):
         evaluated = simulate(search, self.candidate, boundaries)
         if self.candidate.cut_by_paths:
             self._every.add(critical(search, self.candidate, boundaries, find_path_cut))
+        elif has_folded_paths(self.candidate):
+            self.folded = self.folded or FoldedPaths(self.candidate, search.cluster_of(self.candidate))
+            self._every.add_shares(self.folded.find(boundaries))
         self.simulated += 1
         # Its value, if its recomputation is the least: else its bound stays and counts as unexamined. What fits on
         # devices with several stages is known once these are priced.

@@ -1,28 +1,21 @@
 """`RowsNode`: rows of modes at a micro-batch size, bounded together (`nodes.row_tables`).
 
-Rows below the incumbent are placed on devices, one by one. Of devices with several stages each partitions follow, by
-the same bound::
-
-    row           a device of 2 replicas …                      the least bound of its partitions
-    partition     │ 0 1 2 │ 3 4 5 │ 6 7 │                       simulated
-    the others    first cut before 3, or behind; at 3 and the second one before 6, or behind; …
+Rows below the incumbent are placed on devices, one by one. Of devices with several stages each partitions follow
+(`nodes.folded_partitions`).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import comb
 
-import numpy as np
-
 from pipeplan.core.job import SHARDED
-from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode, UnplacedNode
-from pipeplan.search.nodes.partitions import recomputes_least, simulate
+from pipeplan.search.nodes.folded_partitions import FoldedPartitionsNode
 from pipeplan.search.nodes.row_tables import DEEP, LOT, Row, RowTables, bounds_rows
-from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import PAIRS, Space
 from pipeplan_formulations.partition.listing import few
 from pipeplan_formulations.partition.spans import NEVER
@@ -162,7 +155,7 @@ class RowsNode(SpaceNode):
 class FoldedRowNode(UnplacedNode):
     """The device groups of one row of devices with several stages each."""
 
-    def advance(self, search: PlanSearch) -> Step[Node]:  # noqa: ARG002
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Place the row; below are lists of partitions, or the partitions in the order of the row's bounds."""
         stages: list[Array] = []
         nodes: list[Node] = []
@@ -172,90 +165,6 @@ class FoldedRowNode(UnplacedNode):
                 nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size))
                 continue
             stages = stages or RowTables(self.space, self.size, [self.modes[0].replicas]).stages_of(self.modes)
-            every = ((s, stages[0].shape[0] - 1) for s in range(len(stages)))
-            node = FoldedPartitionsNode.within(self.bound, candidates, stages, tuple(every))
-            nodes += [] if node is None else [node]
+            every = (FoldedPartitionsNode.of(self.bound, search, candidate, stages) for candidate in candidates)
+            nodes += [node for node in every if node is not None]
         return Step.split(nodes)
-
-
-@dataclass
-class FoldedPartitionsNode(Node):
-    """Partitions of device groups with several stages each, whose edges lie in given ranges.
-
-    Attributes
-    ----------
-    candidates : sequence of Candidate
-        One for each family.
-    stages : sequence of array
-        The row's bound of each stage, by its end and its first layer.
-    ranges : tuple of (int, int)
-        Least and largest first layer of each stage.
-    best : tuple of int
-        The partition of least bound.
-    """
-
-    bound: int
-    candidates: Sequence[Candidate] = field(repr=False)
-    stages: Sequence[Array] = field(repr=False)
-    ranges: tuple[tuple[int, int], ...]
-    best: Boundaries
-
-    @classmethod
-    def within(
-        cls,
-        least: int,
-        candidates: Sequence[Candidate],
-        stages: Sequence[Array],
-        ranges: tuple[tuple[int, int], ...],
-    ) -> "FoldedPartitionsNode | None":
-        """The node of such ranges, if they hold a partition; its bound is ``least`` or more."""
-        n = stages[0].shape[0] - 1
-        reach = [np.full(n + 1, NEVER)]
-        reach[0][0] = 0
-        for own, (low, high) in zip(stages, (*ranges[1:], (n, n)), strict=True):
-            after = np.full(n + 1, NEVER)
-            after[low : high + 1] = np.maximum(own[low : high + 1], reach[-1]).min(axis=1)
-            reach.append(after)
-        if reach[-1][n] >= NEVER:
-            return None
-        edges = [n]
-        for own, before in zip(reversed(stages), reversed(reach[:-1]), strict=True):
-            edges.append(int(np.maximum(own[edges[-1]], before).argmin()))
-        return cls(max(least, int(reach[-1][n])), candidates, stages, ranges, tuple(reversed(edges)))
-
-    @property
-    def rank(self) -> tuple[int, ...]:
-        """As device groups."""
-        return (1, len(self.stages))
-
-    def advance(self, search: PlanSearch) -> Step[Node]:
-        """Simulate the partition of least bound under each family, and open the ranges of the others."""
-        left: list[int] = []
-        for candidate in self.candidates:
-            if not search.affords(candidate):
-                return Step.leave(self.bound)
-            bound = candidate.problem.evaluate(self.best, optimistic=True)
-            if search.fathoms(bound):
-                left.append(bound)
-                continue
-            if candidate.fits(self.best):
-                simulate(search, candidate, self.best)
-            if not recomputes_least(candidate, self.best):
-                left.append(max(self.bound, bound))
-        below = []
-        for ranges in self._others():
-            node = self.within(self.bound, self.candidates, self.stages, ranges)
-            if node is not None and search.fathoms(node.bound):
-                left.append(node.bound)
-            elif node is not None:
-                below.append(node)
-        return Step.leave(min(left), below) if left else Step.split(below)
-
-    def _others(self) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Yield the ranges of all other partitions: the s-th cut before that of this one, or behind, others alike."""
-        for s, edge in list(enumerate(self.best))[1:-1]:
-            low, high = self.ranges[s]
-            alike = tuple((b, b) for b in self.best[:s])
-            for own in ((low, edge - 1), (edge + 1, high)):
-                if own[0] <= own[1]:
-                    yield (*alike, own, *self.ranges[s + 1 :])
