@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby, pairwise
 from random import Random
 from typing import Any
 
@@ -15,12 +15,15 @@ from pipeplan.core.folding import Folding
 from pipeplan.costs import folded, table
 from pipeplan.costs.chain import Array
 from pipeplan.costs.pricing import Prices
+from pipeplan.search import folded_paths
 from pipeplan.search.evaluate import evaluate
-from pipeplan.search.nodes import rows
+from pipeplan.search.folded_paths import FoldedPaths, has_folded_paths
+from pipeplan.search.nodes import folded_partitions, rows
+from pipeplan.search.nodes.folded_partitions import FoldedPartitionsNode
 from pipeplan.search.nodes.round_waits import FirstBackwardWaits, RoundWaits
 from pipeplan.search.nodes.row_tables import RowTables
-from pipeplan.search.nodes.rows import FoldedPartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables, sorted_shapes
+from pipeplan.search.path_cuts import read_path
 from pipeplan.search.space import candidates
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
@@ -359,22 +362,73 @@ def step_of(document: Document) -> int | str:
     return found.value
 
 
+@pytest.mark.parametrize("most", [folded_partitions.LISTED, -1], ids=["listed", "in ranges"])
 @pytest.mark.parametrize("numbers", [range(6), rarely(range(6, 300))], ids=len)
-def test_partitions_by_rows_are_those_of_lists(monkeypatch: pytest.MonkeyPatch, numbers: Iterable[int]) -> None:
-    """Where partitions are too many for a list they follow by the bound of their row, to the same best plan."""
+def test_partitions_by_rows_are_those_of_lists(
+    monkeypatch: pytest.MonkeyPatch, numbers: Iterable[int], most: int
+) -> None:
+    """Where partitions are too many for a list of all, paths exclude most, or they are divided: to the same plan."""
     seen: list[object] = []
     every = [in_loops(number) for number in numbers]
     by_lists = [step_of(document) for document in every]
     monkeypatch.setattr(rows, "few", seen.append)
+    monkeypatch.setattr(folded_partitions, "LISTED", most)
     assert [step_of(document) for document in every] == by_lists
     assert len(seen) > len(every)
 
 
-def test_partitions_that_no_range_holds_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no other partition had its first differing cut before that of the one simulated."""
-    document, others = in_loops(19), FoldedPartitionsNode._others
+@pytest.mark.parametrize(
+    ("most", "room", "name", "wrong", "number"),
+    [
+        (-1, FoldedPartitionsNode, "_others", lambda others, own: [*others(own)][1::2], 19),
+        (folded_partitions.LISTED, folded_partitions, "below", lambda below, *asked: below(*asked)[:0], 19),
+    ],
+    ids=["in ranges", "listed"],
+)
+def test_partitions_that_are_left_out_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, most: int, room: Any, name: str, wrong: Any, number: int
+) -> None:
+    """As if none had its first differing cut before that of the one simulated, or none were listed."""
+    document, right = in_loops(number), getattr(room, name)
     best = step_of(document)
     monkeypatch.setattr(rows, "few", lambda _: False)
+    monkeypatch.setattr(folded_partitions, "LISTED", most)
     assert step_of(document) == best
-    monkeypatch.setattr(FoldedPartitionsNode, "_others", lambda own: [*others(own)][1::2])
+    monkeypatch.setattr(room, name, lambda *asked: wrong(right, *asked))
     assert step_of(document) != best
+
+
+def paths_of(numbers: Iterable[int]) -> Iterator[tuple[str, int, int, bool]]:
+    """Critical paths of partitions on these and on others: what it is, its length, the step, and if it is their own."""
+    for number in numbers:
+        random = Random(f"paths in rounds {number}")
+        for space in spaces_of(asked(number)):
+            for _, own in groupby([*plans(space, random)], key=lambda plan: id(plan[0])):
+                (candidate, *_), every = zip(*own, strict=True)
+                steps = [evaluate(space.cluster, candidate, boundaries).value for boundaries in every]
+                for found in every if has_folded_paths(candidate) else ():
+                    shares = FoldedPaths(candidate, space.cluster).find(found)
+                    for boundaries, step in zip(every, steps, strict=True):
+                        length = sum(int(shares[d, e, a]) for d, (a, e) in enumerate(pairwise(boundaries)))
+                        yield f"{number}: {candidate.label}, {found} on {boundaries}", length, step, found == boundaries
+
+
+@pytest.mark.parametrize("numbers", [range(2_000_000, 2_000_060), rarely(range(2_000_060, 2_002_000))], ids=len)
+def test_no_partition_is_better_than_the_critical_path_of_another(numbers: Iterable[int]) -> None:
+    """Whatever the family, replicas, recomputation and shared weights; and many paths are as long as their own step."""
+    every = [*paths_of(numbers)]
+    assert [what for what, length, step, _ in every if length > step] == []
+    assert sum(length == step for *_, length, step, own in every if own) > len(every) // 30
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("read_path", lambda *path: replace(read := read_path(*path), update=tuple(2 * u for u in read.update))),
+        ("read_path", lambda *path: replace(read := read_path(*path), latency=read.latency_back, send=read.send_back)),
+    ],
+)
+def test_paths_that_count_too_much_are_noticed(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
+    """Updates twice, or tensors on their way as often as gradients."""
+    monkeypatch.setattr(folded_paths, name, wrong)
+    assert any(length > step for _, length, step, _ in paths_of(range(2_000_000, 2_000_010)))

@@ -72,7 +72,7 @@ class FoldedPartitionsNode(Node):
         if bound >= NEVER:
             return None
         if self.known:
-            bound = max(bound, _least(_mean(self.known), ranges, np.add)[0])
+            bound = max(bound, _least([*_mean(self.known)], ranges, np.add)[0])
         return FoldedPartitionsNode(
             max(self.bound, bound), self.candidate, self.stages, self.paths, self.known, ranges, best
         )
