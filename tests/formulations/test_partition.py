@@ -18,6 +18,7 @@ from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.solvers import cpsat_solver, pulp
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact, link_positions, listing
 from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.spans import NEVER
 from pipeplan_formulations.partition.windows import windows
 
 
@@ -330,6 +331,27 @@ def test_a_listing_looks_at_the_clock_while_it_finds_recomputations():
     report = listing.solve(problem, Limits(time=0.0), (0, 10, 20, 40))
     assert (report.stop, report.status) == (Stop.TIME, Status.FEASIBLE)
     assert problem.lower_bound() <= report.bound <= int(every.low.min())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_partitions_below_a_horizon_are_those_of_all_with_less(seed):
+    """Of sums over stages, with spans that no stage may have; None only where there are more than asked for."""
+    random = np.random.default_rng(seed)
+    stages, layers, sums = (int(random.integers(1, most)) for most in (5, 9, 4))
+    shares = random.integers(0, 30, (sums, stages, layers + 1, layers + 1))
+    shares[random.random(shares.shape) < 0.05] = NEVER
+    shares[..., np.triu(np.ones((layers + 1, layers + 1), bool))] = NEVER  # [e, a] of no layer
+    every = listing.partitions(np.ones(layers - 1, bool), min(stages, layers), layers)
+    shares = shares[:, : every.shape[1] - 1]
+    lengths = shares[:, np.arange(shares.shape[1]), every[:, 1:], every[:, :-1]]
+    horizon = int(random.integers(1, 30 * stages))
+    below = (lengths < NEVER).all(axis=(0, 2)) & (lengths.sum(axis=2) < horizon).all(axis=0)
+    right = {*map(tuple, every[below].tolist())}
+    found = listing.below(shares, horizon, len(every) + 1)
+    assert {*map(tuple, found.tolist())} == right
+    assert len(found) == len(right)
+    if len(right) > 1:
+        assert listing.below(shares, horizon, len(right) - 1) is None
 
 
 @pytest.mark.parametrize("seconds", [20.0, 1e-4])

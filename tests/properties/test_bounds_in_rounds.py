@@ -398,11 +398,28 @@ def test_partitions_that_are_left_out_are_noticed(
     assert step_of(document) != best
 
 
+def on_paths(number: int) -> Document:
+    """A random question whose critical paths are inequalities; ends of many share weights, or memory is short."""
+    random, document = Random(f"on paths {number}"), asked(number)
+    document["cluster"]["overlap"] = True
+    document["job"].pop("objective", None)
+    model, layers = document["model"], document["model"]["layers"]
+    if number % 3 == 0 and layers[0]["parameters"]:
+        ends = [layers[0]["name"], layers[-1]["name"]]
+        model["ties"] = [{"layers": ends, "parameters": layers[0]["parameters"]}]
+    if number % 3 == 1:
+        document["job"]["memory"] = int(questions._whole(model) * random.uniform(0.3, 0.9)) + 1
+    return document
+
+
+joint, longer = FoldedPaths._joint, FoldedPaths._longer.func
+
+
 def paths_of(numbers: Iterable[int]) -> Iterator[tuple[str, int, int, bool]]:
     """Critical paths of partitions on these and on others: what it is, its length, the step, and if it is their own."""
     for number in numbers:
         random = Random(f"paths in rounds {number}")
-        for space in spaces_of(asked(number)):
+        for space in spaces_of(on_paths(number)):
             for _, own in groupby([*plans(space, random)], key=lambda plan: id(plan[0])):
                 (candidate, *_), every = zip(*own, strict=True)
                 steps = [evaluate(space.cluster, candidate, boundaries).value for boundaries in every]
@@ -422,13 +439,29 @@ def test_no_partition_is_better_than_the_critical_path_of_another(numbers: Itera
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    ("room", "name", "wrong", "number"),
     [
-        ("read_path", lambda *path: replace(read := read_path(*path), update=tuple(2 * u for u in read.update))),
-        ("read_path", lambda *path: replace(read := read_path(*path), latency=read.latency_back, send=read.send_back)),
+        (
+            folded_paths,
+            "read_path",
+            lambda *path: replace(read := read_path(*path), update=tuple(2 * u for u in read.update)),
+            2_000_009,
+        ),
+        (
+            folded_paths,
+            "read_path",
+            lambda *path: replace(read := read_path(*path), latency=tuple(2 * late for late in read.latency)),
+            2_000_010,
+        ),
+        (FoldedPaths, "_joint", lambda _, chain: 2 * joint(chain), 2_000_016),
+        (FoldedPaths, "_longer", property(lambda own: 2 * longer(own)), 2_000_011),
     ],
+    ids=["updates", "latencies", "shared weights", "recomputation"],
 )
-def test_paths_that_count_too_much_are_noticed(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
-    """Updates twice, or tensors on their way as often as gradients."""
-    monkeypatch.setattr(folded_paths, name, wrong)
-    assert any(length > step for _, length, step, _ in paths_of(range(2_000_000, 2_000_010)))
+def test_paths_that_count_twice_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any, number: int
+) -> None:
+    """Of each part that is not in most questions."""
+    assert not any(length > step for _, length, step, _ in paths_of([number]))
+    monkeypatch.setattr(room, name, wrong)
+    assert any(length > step for _, length, step, _ in paths_of([number]))
