@@ -14,7 +14,7 @@ from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.folding import Folding
 from pipeplan.costs import folded, table
 from pipeplan.costs.chain import Array
-from pipeplan.costs.pricing import Prices
+from pipeplan.costs.synchronization import Synchronization
 from pipeplan.search import folded_paths
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.folded_paths import FoldedPaths, has_folded_paths
@@ -119,7 +119,7 @@ def test_bounds_of_whole_devices_are_noticed(
 @pytest.mark.parametrize(
     ("room", "name", "wrong", "number"),
     [
-        (Prices, "_first_to_run", lambda own, kind: own.kept.parameters(kind)[None], 45),
+        (Synchronization, "_first_to_run", lambda own, kind: own.kept.parameters(kind)[None], 45),
         (table, "way_ahead", folded.total, 8),
     ],
 )
