@@ -291,7 +291,8 @@ def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
         if problem.overlap == "none":
             busy += sum(int(hop(problem, problem.send, stages, place.kind, s + 1)[place.end - 1]) for _ in behind)
             busy += least_send_back(problem, stages, s)
-        most = max(most, way + many * busy + reduction(problem, place) + update)
+        wait = gathers(problem, place) if s and problem.objective == "step" else 0
+        most = max(most, max(way, wait) + many * busy + reduction(problem, place) + update)
         for _ in behind if problem.objective == "step" else []:
             way += passes[s] + int(hop(problem, problem.latency, stages, place.kind, s + 1))
             if problem.overlap != "stream":

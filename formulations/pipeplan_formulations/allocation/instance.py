@@ -65,9 +65,9 @@ its last backward does not hide of it (`common.exposed`). The objective ``step``
      T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 Each stage's gradients are reduced, and its weights updated, after its own last backward. With E_s as E_0 of stage s,
-*own ending*:
+*own ending*, with W_s the time for which a stage s > 0 waits for gathers (`common.exposed`):
 
-     T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
+     T ≥ max(G_s, W_s) + M_w (F + B) + E_s                  with F + B + f + ĝ instead if devices wait
      G_{s+1} = G_s + F + l + f                              without f if tensors are sent as they are made (stream)
 
 Where the first and the last stage sum gradients of the same weights, all their sums begin when both have ended their
@@ -236,7 +236,8 @@ class ChainAllocation(AllocationTables):
             # Own ending: the latest end of a stage's update so far.
             finish = self.finish(place)
             busy = max(busy + finish, stage_load(self.overlap, many, forward, backward, send, into, finish))
-            ended = max(ended, ahead + busy)
+            wait = int(self.waits(place.kind, self.widths.index(place.width), place.start, place.end))
+            ended = max(ended, max(ahead, wait) + busy)
             if self.objective == "step":
                 ahead += ahead_step(self.overlap, way.forward, send, latency)
         if self.endless:

@@ -349,6 +349,10 @@ class AllocationTables(PassTables):
         found: Array = self.reductions(kind, w, starts, ends) + update[kind, w, ends] - update[kind, w, starts]
         return found
 
+    def waits(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
+        """W of stages other than the first, in a step; see `reductions`."""
+        return self.collectives.waits((kind, w), starts, ends)
+
     def once(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> tuple[Array, Array]:
         """What an endless pipeline does once per step: on the devices, and beside their work; see `reductions`."""
         reduce = self.reductions(kind, w, starts, ends)

@@ -23,8 +23,8 @@ it is P + base. docs/bounds/collectives.md has the properties of E, with proofs.
 Replicas that update a share of the parameters each gather them at the begin of the next step, layer by layer, while the
 first forward runs. That is the same picture with time reversed: from left to right the layers 0 … 3, from right to left
 their gathers. So a first forward cannot begin before E(a, b), with p the gather of a layer and h its forward.
-`Collectives` adds this to the exposed sums. On other stages than the first, it has passed while tensors were on the
-way, or counts in no bound. In a long run (``period``) it counts on each stage.
+`Collectives` adds this to the exposed sums of the first stage, and in a long run (``period``) to those of each. In a
+step others wait for it, or for tensors on the way to them, whichever is longer (`Collectives.waits`).
 """
 
 import numpy as np
@@ -134,3 +134,9 @@ class Collectives:
             return found
         gathers = self._gathers(row, a, b)
         return found + (gathers if self._everywhere else np.where(np.equal(a, 0), gathers, 0))
+
+    def waits(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:
+        """How long the first forward through these layers waits for gathers that R does not contain."""
+        if self._everywhere or self._gathers.nothing:
+            return np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b), *map(np.shape, row)), np.int64)
+        return np.where(np.equal(a, 0), 0, self._gathers(row, a, b))

@@ -109,7 +109,7 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
         late = np.maximum(choice.finish - prefix.finish, 0) * (choice.usage == 0)
     top = np.maximum(prefix.top + finish, way + late)
     if not problem.endless:
-        top = np.maximum(top, prefix.ahead + choice.ended)
+        top = np.maximum(top, np.maximum(prefix.ahead, choice.wait) + choice.ended)
     head = prefix.head + finish + choice.advance
     passed = prefix.trip + finish + choice.trip if problem.trip_apart else head
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))

@@ -49,8 +49,8 @@ class Transitions:
         The stage's largest one-stage delay e, 0 if none is positive.
     finish : array of int
         E of the stage.
-    ahead, ended : array of int
-        G_{s+1} − G_s of the own-ending bound, and the rest of its right side without G_s.
+    ahead, wait, ended : array of int
+        G_{s+1} − G_s of the own-ending bound, W_s, and the rest of its right side without the larger of G_s and W_s.
     work, backward, in_flight : array of int
         F + B, B and k for alternation, all 0 if neither alternation nor two phases applies.
     """
@@ -67,6 +67,7 @@ class Transitions:
     delay: Array
     finish: Array
     ahead: Array
+    wait: Array
     ended: Array
     work: Array
     backward: Array
@@ -208,7 +209,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         load = np.maximum(load, sums)
         if problem.overlap != "none":
             load = np.maximum(load, problem.link_shares[width] * np.maximum(send, back) // problem.divisor)
-        return Transitions(*places, load, *[nothing] * 9)
+        return Transitions(*places, load, *[nothing] * 10)
     held = span.in_flight if problem.alternating else many
     alone, carried = Times(forward, backward), problem.link_shares[width]
     way, trip, service = problem.roles(alone, kind, start, ends)
@@ -233,6 +234,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
         finish,
         ahead_step(problem.overlap, way.forward, send, latency) if problem.objective == "step" else nothing,
+        problem.waits(kind, w, start, ends),
         problem.in_all(stage_load(problem.overlap, many, forward, backward, send, into, nothing), alone, many, ends)
         + finish,
         *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),

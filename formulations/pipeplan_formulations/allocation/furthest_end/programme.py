@@ -11,7 +11,7 @@ For a target T, the programme finds for each usage how far the stages in front o
     H + M_w (F + B) ≤ T                                          way back
     A + max(M_w − k, 0) F + (M_w − 1) B ≤ T                      warm-up, F and B of services
     H + (M_w − k + 1) (F + B) + 2 C ≤ T                          two trips, C of the layers behind
-    Σ forward before + M_w (F + B) + E ≤ T                       own ending
+    max(Σ forward before, W) + M_w (F + B) + E ≤ T               own ending
     H + F + B + (M_w − 1) max(F, B) + Σ late F + B behind ≤ T    way through, of slices
     memory with some recomputation, whose forwards count in B
 

@@ -90,7 +90,8 @@ class Reach:
             if step:
                 ending = problem.endings(kind, modes.w, a, middle)
                 ahead = np.where(first[open_], 0, self._least_forward[a])
-                fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
+                begins = np.maximum(ahead, problem.waits(kind, modes.w, a, middle))
+                fits &= (f + b <= room[open_]) & (begins + many * (f + b) + ending <= target)
                 late = np.maximum(many - (modes.least if whole else modes.most), 0)
                 finish = np.where(first[open_], np.maximum(ending, least), least)
                 fits &= np.where(first[open_], ending, 0) <= largest

@@ -147,8 +147,8 @@ class Pass:
 
         ``term`` is the stage's own term of the way-back bound, ``into`` ĝ if that counts it.
         """
-        least = self.spans.forward_before[starts] + term + into
-        kept: NDArray[np.bool_] = least + self.problem.endings(*mode, starts, ends) <= self.target
+        begins = np.maximum(self.spans.forward_before[starts], self.problem.waits(*mode, starts, ends))
+        kept: NDArray[np.bool_] = begins + term + into + self.problem.endings(*mode, starts, ends) <= self.target
         return kept
 
     def rows(self, usages: Array, starts: range) -> Rows:

@@ -71,7 +71,7 @@ def follow(
         again = np.maximum(twice, choice.twice(problem, trip + finish))
         if not problem.endless:
             whole = trip + finish + choice.trip + alone
-            cost = np.maximum.reduce([cost + whole, 2 * whole + again, way + choice.ended])
+            cost = np.maximum.reduce([cost + whole, 2 * whole + again, np.maximum(way, choice.wait) + choice.ended])
         if not fits.any():  # the tables hold only a lower bound here, which no stage reaches
             return None
         # Append the one of the least cost (bottleneck: the least e), and update the label.
@@ -81,7 +81,7 @@ def follow(
         trip += int(choice.trip[best] + finish[best])
         delay, twice = max(delay, int(each[best])), int(again[best])
         backwards = choice.backwards(problem, backwards, best)
-        ended = max(ended, way + int(choice.ended[best]))
+        ended = max(ended, max(way, int(choice.wait[best])) + int(choice.ended[best]))
         way += int(choice.ahead[best])
         largest_forward = max(largest_forward, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
