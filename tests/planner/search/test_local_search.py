@@ -4,6 +4,7 @@ import pickle
 import time
 from collections.abc import Iterator
 from functools import cache
+from random import Random
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,6 +22,7 @@ from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
 from pipeplan.search.local_search import LocalSearch, beside, pool
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
+from pipeplan.search.local_search.moves import rising_modes
 from pipeplan.search.nodes import layouts
 from pipeplan.search.result import Result
 from pipeplan.search.space import space as spaces
@@ -96,6 +98,18 @@ def test_other_levels_are_reached_from_a_plan_whose_parameters_are_shared_out():
     found = [plan for plan in (search.improve() for _ in range(30)) if plan is not None]
     assert any(plan.candidate.chain.zero < 2 and len(set(plan.candidate.replicas)) == 1 for plan in found)
     assert all(plan.value == makespan(plan.schedule, plan.pipeline) for plan in found)
+
+
+def test_rows_of_rising_replicas_use_all_devices_of_one_class():
+    """Powers of two that rise from stage to stage, with more replicas at the end; none where all have equally many."""
+    eight = Cluster("eight", {"fast": DeviceKind("fast")}, (Node(("fast",) * 8, Link(10**9, 2)),))
+    spaces = Spaces(MODEL, eight, JOB)
+    rows = {tuple(mode.replicas for mode in modes) for modes in rising_modes(spaces[0], Random(0))}
+    assert {(1, 1, 2, 4), (2, 2, 4), (1,) * 6 + (2,)} <= rows
+    assert all(sum(row) == 8 and sorted(row) == [*row] and row[0] < row[-1] for row in rows)
+    assert len(rows) == 6
+    assert not rising_modes(spaces[2], Random(0))
+    assert not rising_modes(Spaces(MODEL, CLUSTER, JOB)[0], Random(0))
 
 
 def test_a_message_brings_back_the_same_plan():

@@ -22,11 +22,13 @@ from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Mode, Modes, tiles
 from pipeplan.search.space.in_flight import free_family
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.space import MANY_UNITS, Space
 from pipeplan_formulations.partition import balanced
 
 NUMBERS = (1, 1, 1, 2, 2, 3)
 """Numbers of moves to a neighbour; one of them is drawn."""
+RISING = 64
+"""Most rows of rising numbers of replicas that are tried."""
 BALANCED = 0.1
 """Share of changes of in-flight counts that change all boundaries."""
 
@@ -64,6 +66,27 @@ def even_modes(space: Space) -> Iterator[Modes]:
     for replicas in (r for r in range(most, 0, -1) if most % r == 0 and sum(many) <= r * layers):
         modes = tuple(Mode(c, replicas) for c, count in enumerate(many) for _ in range(count // replicas))
         yield from dict.fromkeys((modes, modes[::-1]))
+
+
+def rising_modes(space: Space, random: Random) -> list[Modes]:
+    """Return rows of powers of two of replicas that rise from stage to stage, on all devices; some, if they are many.
+
+    Early stages hold most micro-batches, and wide ones have long rings: what is saved in hops is best saved at the end.
+    """
+    many, layers = len(space.cluster.devices), len(space.model.layers)
+    if len(space.classes) > 1 or many > MANY_UNITS or space.job.equal_replicas:
+        return []
+    rows = [row for row in _rising(many, 1) if len(row) <= layers and row[0] < row[-1]]
+    return [tuple(Mode(0, r) for r in row) for row in random.sample(rows, min(len(rows), RISING))]
+
+
+def _rising(many: int, least: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to write a number as a sum of rising powers of two from ``least`` on."""
+    if many == 0:
+        yield ()
+    elif least <= many:
+        yield from ((least, *rest) for rest in _rising(many - least, least))
+        yield from _rising(many, 2 * least)
 
 
 class Moves:

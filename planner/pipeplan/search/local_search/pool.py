@@ -8,7 +8,7 @@ Other groups need other boundaries and in-flight counts before one can tell whet
 starts from a balanced partition, and begins a climb of its own. The most promising climb continues.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
@@ -20,7 +20,7 @@ from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
-from pipeplan.search.local_search.moves import Moves, Placement, even_modes
+from pipeplan.search.local_search.moves import Moves, Placement, even_modes, rising_modes
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.outside import unable, unasked
 from pipeplan.search.space.space import Space
@@ -33,8 +33,8 @@ SLICE = 50
 """Tries of one climb at once."""
 WORSE = 0.002
 """A climb waits behind those up to this much worse for each slice that did not improve its best plan."""
-REGROUPED = 2
-"""Other groups that are tried before each slice."""
+REGROUPED, RISING = 2, 6
+"""Other groups that are tried before each slice, and those of rising numbers of replicas, as long as there are some."""
 RESTART = 20
 """Slices without improvement after which a climb starts again from its best plan."""
 PROMISING = 1.05
@@ -47,6 +47,8 @@ MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
 Key = tuple[tuple[tuple[int, ...], ...], int, Splitting | None, int, int]
+Groups = tuple[Space, Placement, int]
+"""Device groups of a space, and a micro-batch size."""
 
 
 @dataclass
@@ -80,7 +82,8 @@ class LocalSearch:
         self._moves: dict[tuple[Splitting | None, int, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[object, ...]] = set()
-        self._even: dict[tuple[Splitting | None, int], Iterator[tuple[Space, Placement, int]]] = {}
+        self._even: dict[tuple[Splitting | None, int], Iterator[Groups]] = {}
+        self._rising: dict[tuple[Hashable, int], Iterator[Groups]] = {}
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
     @property
@@ -113,8 +116,10 @@ class LocalSearch:
         climb = min(self._climbs.values(), key=lambda each: each.priority)
         own = climb.best.value
         with suppress(OutOfTime):
+            for groups in islice(self._rising_from(climb), RISING):
+                self._begin(*groups, before)
             for _ in range(REGROUPED):
-                self._regroup(climb, before)
+                self._begin(*self._regrouped_from(climb), before)
             for _ in range(tries):
                 self._try(climb)
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
@@ -138,14 +143,23 @@ class LocalSearch:
                 climb.best = plan
         climb.past[place] = climb.plan.value
 
-    def _regroup(self, climb: _Climb, best: int) -> None:
-        """Begin a climb on other groups, if a balanced partition of them is promising; on equal ones first."""
+    def _regrouped_from(self, climb: _Climb) -> Groups:
+        """Other groups than those of a climb: equal ones first."""
         space = climb.moves.space
         even = next(self._even[space.split, space.model.slices], None)
-        if even is not None:
-            space, placement, size = even
-        else:
-            placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
+        moved = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
+        return (space, *moved) if even is None else even
+
+    def _rising_from(self, climb: _Climb) -> Iterator[Groups]:
+        """Groups of rising numbers of replicas in the space of a climb that were not tried yet."""
+        space, size = climb.moves.space, climb.best.candidate.chain.micro_batch
+        if (space.key, size) not in self._rising:
+            rows = rising_modes(space, self._random)
+            self._rising[space.key, size] = ((space, Placement(modes), size) for modes in rows)
+        return self._rising[space.key, size]
+
+    def _begin(self, space: Space, placement: Placement, size: int, best: int) -> None:
+        """Begin a climb on other groups, if a balanced partition of them is promising."""
         key = placement, size, *space.key
         if placement.modes is None or key in self._regrouped:
             return
@@ -170,7 +184,7 @@ class LocalSearch:
                 if plan is not None:
                     self.add(plan)
 
-    def _every_even(self, own: Space) -> Iterator[tuple[Space, Placement, int]]:
+    def _every_even(self, own: Space) -> Iterator[Groups]:
         """Yield equal groups at each level of ZeRO and micro-batch size, the least bound first.
 
         The plans that a search finds first may all be of a level that has few others.
