@@ -19,6 +19,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown
 from pipeplan.core.plug_ins import Registry, refuse
 from pipeplan.core.wording import hint
+from pipeplan.costs.occupancy import occupancies
 
 
 class Collective(Protocol):
@@ -84,14 +85,10 @@ class Ring:
         return replace(self, ways=1)
 
     def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the nanoseconds that each of these numbers of bytes adds."""
-        of_size = {size: self._time(size) for size in set(sizes.tolist())}
-        return np.array([of_size[size] for size in sizes.tolist()], np.int64)
-
-    def _time(self, size: int) -> int:
-        """Return the nanoseconds of all rounds; at least 1 for a positive size, which marks a stage that reduces."""
-        each = self.link.in_collectives.occupancy(-(-size // self.replicas))
-        return max(self.rounds * each, 1) if size and self.rounds else 0
+        """Return the nanoseconds that each of these numbers of bytes adds; at least 1 for a positive size."""
+        each = self.rounds * occupancies(self.link.in_collectives, -(-sizes // self.replicas))
+        found: NDArray[np.int64] = np.maximum(each, (sizes > 0) & (self.rounds > 0))
+        return found
 
     def lower_bound(self, size: int) -> int:
         """Return a lower bound in nanoseconds on the all-reduce of ``size`` bytes by at least as many replicas.

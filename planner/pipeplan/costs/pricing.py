@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, StageDevices
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import EITHER, FIRST, UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.cost_tables import CostTables
 from pipeplan.costs.network import busiest, least_together, links_between, rings
+from pipeplan.costs.occupancy import occupancies
 from pipeplan.costs.synchronization import Synchronization
 from pipeplan.costs.table import Table
 
@@ -55,11 +56,6 @@ class Prices(CostTables):
     def sync(self) -> Synchronization:
         """What replicas of a stage sum and gather."""
         return Synchronization(self)
-
-    def occupancy(self, link: Link, sizes: Array) -> Array:
-        """Return the nanoseconds for which each of these numbers of bytes keeps a link busy."""
-        of_size = {size: link.occupancy(size) for size in set(sizes.tolist())}
-        return _array([of_size[size] for size in sizes.tolist()])
 
     def crossing(self, source: DeviceKind, target: DeviceKind, micro_batch: int) -> Crossing:
         """Bytes over each cut from one kind of device to another.
@@ -129,7 +125,7 @@ class Prices(CostTables):
         boundary = np.array([each.sent for each in crossing], np.int64).reshape(per_cut)  # bytes [link, cut]
         links = [links_between(self.cluster, a, b) for a, b in pairwise(groups)]
         send = [  # nanoseconds [link, cut], the least over pairs of replicas
-            np.minimum.reduce([self.occupancy(link, sizes) for link in each])
+            np.minimum.reduce([occupancies(link, sizes) for link in each])
             for each, sizes in zip(links, boundary, strict=True)
         ]
         around = rings(self.cluster, groups)

@@ -10,6 +10,7 @@ from pipeplan.core.job import SHARDED, Objective
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import shared, slowest
+from pipeplan.costs.occupancy import occupancies
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.nodes.tied_copies import with_certain_copies
@@ -204,7 +205,7 @@ class _SendTables:
                 crossing = space.prices.crossing(source.kind, target.kind, size)
                 self.received[b] = np.minimum(self.received[b], crossing.received)
                 for entry, possible in enumerate(links):
-                    send = [space.prices.occupancy(link, crossing.sent) for link in possible]
+                    send = [occupancies(link, crossing.sent) for link in possible]
                     self.send[a, b, entry] = np.minimum.reduce(send)
                     self.latency[a, b, entry] = min(link.latency for link in possible)
 

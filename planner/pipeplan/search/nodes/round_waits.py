@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeplan.costs import folded
 from pipeplan.costs.chain import Array
+from pipeplan.costs.occupancy import occupancies
 from pipeplan.schedules import PLACED, Family
 from pipeplan.search.nodes.shapes import hops_between
 from pipeplan.search.space.space import Space
@@ -53,7 +54,7 @@ class RoundWaits:
         self._behind = sums_before((by_round[0] + by_round[1])[:, -1].min(axis=0))
         edges = np.array([edges[-1] for edges in folding.edges[:-1]]) - 1
         self._around = min(
-            int(prices.occupancy(link, prices.crossing(a.kind, b.kind, size).sent[edges]).min()) + link.latency
+            int(occupancies(link, prices.crossing(a.kind, b.kind, size).sent[edges]).min()) + link.latency
             for a in classes
             for b in classes
             for link in hops_between(space, a, b)

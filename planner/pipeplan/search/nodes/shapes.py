@@ -23,6 +23,7 @@ from pipeplan.core.cluster import Link
 from pipeplan.core.cluster import Overlap as Waits
 from pipeplan.core.job import SHARDED
 from pipeplan.costs.chain import Array
+from pipeplan.costs.occupancy import occupancies
 from pipeplan.costs.pricing import Prices, usable_memory
 from pipeplan.schedules import Family
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
@@ -197,7 +198,7 @@ class ShapeTables:
         self._send = np.stack(
             [
                 [
-                    np.minimum.reduce([prices.occupancy(link, each.sent) for link in own])
+                    np.minimum.reduce([occupancies(link, each.sent) for link in own])
                     for own, each in zip(*rows, strict=True)
                 ]
                 for rows in zip(links, crossing, strict=True)

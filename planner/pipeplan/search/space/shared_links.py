@@ -10,7 +10,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, lru_cache, reduce
+from functools import cache, reduce
 from itertools import pairwise
 from math import lcm
 
@@ -19,6 +19,7 @@ import numpy as np
 from pipeplan.core.cluster import Cluster, Device, Link, Overlap, StageDevices
 from pipeplan.costs.chain import Array, Chain
 from pipeplan.costs.network import transfer
+from pipeplan.costs.occupancy import occupancies
 from pipeplan_formulations.partition import LinkResource
 
 
@@ -64,7 +65,7 @@ def surplus(cluster: Cluster, chain: Chain, link: int, period_index: int) -> Arr
     """
     source, target = chain.groups[link], chain.groups[link + 1]
     own = cluster.link(source[period_index % len(source)], target[period_index % len(target)])
-    slower: Array = _occupancy(own, chain.boundary[link].tobytes()) - chain.send[link]
+    slower: Array = occupancies(own, chain.boundary[link]) - chain.send[link]
     return slower
 
 
@@ -91,11 +92,6 @@ def slower_pairs(cluster: Cluster, chain: Chain, micro_batches: int) -> Array:
         last = (micro_batches - 1) // replicas * replicas
         found.append(sum(first) + sum(first[s:]) + sum(longer(link, last) for link in links[:s]))
     return np.array(found, np.int64)
-
-
-@lru_cache(maxsize=256)
-def _occupancy(link: Link, sizes: bytes) -> Array:
-    return np.array([link.occupancy(size) for size in np.frombuffer(sizes, np.int64).tolist()], np.int64)
 
 
 def _loads(

@@ -16,6 +16,7 @@ from pipeplan.core.wording import team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.cost_tables import Tables
 from pipeplan.costs.layers import available_micro_batches
+from pipeplan.costs.occupancy import occupancies
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, JOINED, PLACED, SLICED, Family, families_in_rounds, family, sliced_families
 from pipeplan.search.regimes import REGIMES
@@ -318,7 +319,7 @@ class Space:
                 self.cluster,
                 groups,
                 count,
-                lambda s, link: chain.passages * self.prices.occupancy(link, chain.boundary[s]),
+                lambda s, link: chain.passages * occupancies(link, chain.boundary[s]),
             )
         halves = chain.in_halves if self.splits else chain
         how = self.job.objective, self.constraints.cuts, where, self.free, shared, slower
