@@ -38,6 +38,7 @@ log n) operations on arrays. docs/bounds/allocation.md has the proofs.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -105,15 +106,17 @@ class FurthestEnd:
         """
         top, priced = high - 1, None
         try:
-            if low > top or self._excludes(top):
+            if low > top or self._within(top) is None or self._excludes(top):
                 return max(low, high)
             if closely and self._prices:
                 priced = self._priced(top, None)
                 if self._excludes(top, priced):
                     return high
+            begun = closely and self._within(min(int(low * (1 + accuracy)), top)) is not None  # found without prices
         except OutOfTimeError:
             return low
-        low = self._bisected(low, top, accuracy, self._within)[0]
+        if not begun:
+            low = self._bisected(low, top, accuracy, self._within)[0]
         return self._raised(low, top, accuracy, priced) if closely else low
 
     def _raised(self, low: int, high: int, accuracy: float, above: PricedLayers | None) -> int:
@@ -150,9 +153,7 @@ class FurthestEnd:
         return self._priced(target, None).trip if self._prices else self._trip
 
     def _excludes(self, target: int, priced: PricedLayers | None = None) -> bool:
-        """True if no allocation is within the target."""
-        if priced is None and self._within(target) is None:
-            return True
+        """True if stages for each range of counts show that no allocation is within the target."""
         ranged = self._tables.chooses or priced is not None
         return ranged and self._run(target, priced=priced, ranged=True) is None
 
@@ -188,17 +189,20 @@ class FurthestEnd:
 
         If the time is over, those for the least T that was met.
         """
-        found = self._bisected(low, high, accuracy, partial(self._run, whole=True))[1]
-        return [] if found is None else self._traced(found)
+        found = None
+        with suppress(OutOfTimeError):
+            found = self._run(high, whole=True)
+        if found is None:
+            return []
+        better = self._bisected(low, high, accuracy, partial(self._run, whole=True))[1]
+        return self._traced(better or found)
 
     def _bisected(
         self, low: int, high: int, accuracy: float, run: Callable[[int], _Reached | None]
     ) -> tuple[int, _Reached | None]:
-        """The least T of ``low`` … ``high`` that is not excluded, about, and the state of the least one met."""
+        """The least T of ``low`` … ``high`` that is not excluded, about, and its state; ``high`` is known not to be."""
         found: _Reached | None = None
         try:
-            found = run(high)
-            low = high + 1 if found is None else low
             while high - low > accuracy * high:
                 middle = min(max(int((max(low, 1) * high) ** 0.5), low), high - 1)
                 better = run(middle)

@@ -71,7 +71,7 @@ class Improver:
             began = time.monotonic()
             if began >= deadline or self._spent > ALLOWANCE + SHARE * (began - self._began):
                 return
-            with ending(min(deadline, began + ALLOWANCE)):
+            with ending(min(deadline, began + max(ALLOWANCE, SHARE * (began - self._began)))):
                 found = self._search.improve(tries)
             self._spent += time.monotonic() - began
             if found is not None:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
-from math import inf, lcm
+from math import inf, lcm, log2
 from random import Random
 
 from pipeplan.baselines.deadline import OutOfTime, check_deadline
@@ -22,6 +22,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement, even_modes, rising_modes
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.outside import unable, unasked
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -33,8 +34,9 @@ SLICE = 50
 """Tries of one climb at once."""
 WORSE = 0.002
 """A climb waits behind those up to this much worse for each slice that did not improve its best plan."""
-REGROUPED, RISING = 2, 6
-"""Other groups that are tried before each slice, and those of rising numbers of replicas, as long as there are some."""
+REGROUPED, RISING, EVEN = 2, 6, 8
+"""Other groups that are tried before each slice, and those of rising numbers of replicas, as long as there are some;
+most equal ones among which one is sought that fits."""
 RESTART = 20
 """Slices without improvement after which a climb starts again from its best plan."""
 PROMISING = 1.05
@@ -73,6 +75,29 @@ class _Climb:
         self.plan, self.past = self.best, [self.best.value] * MEMORY
 
 
+@dataclass
+class _Even:
+    """Equal groups that were not tried yet; ``begun`` counts how often the time was over before they were."""
+
+    bound: int
+    space: Space
+    modes: Modes
+    size: int
+    begun: int = 0
+
+    def far(self, plan: EvaluatedPlan) -> float:
+        """Distance from a plan: in level, kind of the first devices, and doublings of replicas and micro-batch size."""
+        priced, first = plan.candidate.chain, self.modes[0]
+        widths = first.replicas * priced.stages / len(priced.devices)
+        order = self.space.classes[first.device_class].kind.name != priced.groups[0][0].kind.name
+        return (
+            abs(log2(widths))
+            + abs(log2(self.size / priced.micro_batch))
+            + abs(self.space.job.level - priced.zero)
+            + order
+        )
+
+
 class LocalSearch:
     """Local search over spaces, from all plans that it was given; a climb keeps its level of ZeRO."""
 
@@ -82,7 +107,7 @@ class LocalSearch:
         self._moves: dict[tuple[Splitting | None, int, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[object, ...]] = set()
-        self._even: dict[tuple[Splitting | None, int], Iterator[Groups]] = {}
+        self._even: dict[tuple[Splitting | None, int], list[_Even]] = {}
         self._rising: dict[tuple[Hashable, int], Iterator[Groups]] = {}
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
@@ -96,7 +121,6 @@ class LocalSearch:
         priced, space = plan.candidate.chain, self._spaces.of(plan.candidate)
         if space.key not in self._moves:  # a mix may be new
             self._moves[space.key] = Moves(space, self._random)
-            self._even.setdefault((space.split, space.model.slices), self._every_even(space))
         moves = self._moves[space.key]
         placement = Placement.of(moves.space, priced.groups)
         groups = tuple(tuple(device.index for device in group) for group in priced.groups)
@@ -119,7 +143,9 @@ class LocalSearch:
             for groups in islice(self._rising_from(climb), RISING):
                 self._begin(*groups, before)
             for _ in range(REGROUPED):
-                self._begin(*self._regrouped_from(climb), before)
+                if not self._begin_evenly(climb, before):
+                    size = climb.best.candidate.chain.micro_batch
+                    self._begin(climb.moves.space, *climb.moves.regrouped(climb.placement, size), before)
             for _ in range(tries):
                 self._try(climb)
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
@@ -143,13 +169,6 @@ class LocalSearch:
                 climb.best = plan
         climb.past[place] = climb.plan.value
 
-    def _regrouped_from(self, climb: _Climb) -> Groups:
-        """Other groups than those of a climb: equal ones first."""
-        space = climb.moves.space
-        even = next(self._even[space.split, space.model.slices], None)
-        moved = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
-        return (space, *moved) if even is None else even
-
     def _rising_from(self, climb: _Climb) -> Iterator[Groups]:
         """Groups of rising numbers of replicas in the space of a climb that were not tried yet."""
         space, size = climb.moves.space, climb.best.candidate.chain.micro_batch
@@ -158,20 +177,37 @@ class LocalSearch:
             self._rising[space.key, size] = ((space, Placement(modes), size) for modes in rows)
         return self._rising[space.key, size]
 
-    def _begin(self, space: Space, placement: Placement, size: int, best: int) -> None:
-        """Begin a climb on other groups, if a balanced partition of them is promising."""
+    def _begin_evenly(self, climb: _Climb, best: int) -> bool:
+        """Begin a climb on equal groups, the nearest to the best plan of this one; return False if none is left."""
+        space = climb.moves.space
+        key = space.split, space.model.slices
+        if key not in self._even:
+            self._even[key] = list(self._every_even(space))
+        every = self._even[key]
+        for _ in range(min(EVEN, len(every))):
+            even = min(every, key=lambda each: (each.begun, each.far(climb.best), each.bound))
+            even.begun += 1
+            fits = self._begin(even.space, Placement(even.modes), even.size, best)
+            every.remove(even)
+            if fits:
+                break
+        return bool(every)
+
+    def _begin(self, space: Space, placement: Placement, size: int, best: int) -> bool:
+        """Begin a climb on other groups, if a balanced partition of them is promising; return True if one fits."""
         key = placement, size, *space.key
         if placement.modes is None or key in self._regrouped:
-            return
+            return False
         self._regrouped.add(key)
         arranged = space.placing.arranged(placement.modes, placement.tile)
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
         if arranged is None or widest > space.job.batch // size or deep > len(space.model.layers):
-            return
+            return False
         if unable(space, tuple(map(len, arranged)), space.job.batch // size) is not None:
-            return
+            return False
         if any(lcm(a.replicas, b.replicas) > MOST_PAIRS for a, b in pairwise(placement.modes)):
-            return
+            return False
+        fits = False
         every = islice(space.placing.with_pins(arranged), PINNED)
         for candidate in chain.from_iterable(space.candidates(groups, size, free=False) for groups in every):
             check_deadline()
@@ -179,31 +215,24 @@ class LocalSearch:
             boundaries = balanced(candidate.problem, int(PROMISING * best)) if balances else None
             if boundaries is None:
                 continue
+            fits = True
             for each in (candidate, *candidate.with_more_in_flight(space.cluster, boundaries)):
                 plan = self._evaluated(space, placement, each, boundaries, int(PROMISING * best))
                 if plan is not None:
                     self.add(plan)
+        return fits
 
-    def _every_even(self, own: Space) -> Iterator[Groups]:
-        """Yield equal groups at each level of ZeRO and micro-batch size, the least bound first.
+    def _every_even(self, own: Space) -> Iterator[_Even]:
+        """Yield equal groups at each level of ZeRO and micro-batch size.
 
         The plans that a search finds first may all be of a level that has few others.
         """
         levels = (self._spaces.find(own.split, level, own.model.slices) for level in range(WHOLLY_SHARDED + 1))
-        every = [
-            (
-                space.lower_bounds(size).of_stages(
-                    (space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes
-                ),
-                number,
-                (space, Placement(modes), size),
-            )
-            for number, space in enumerate(levels)
-            if space is not None
-            for modes in even_modes(space)
-            for size in space.sizes
-        ]
-        yield from (even for *_, even in sorted(every, key=lambda each: each[:2]))
+        for space in filter(None, levels):
+            for modes in even_modes(space):
+                stages = [(space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes]
+                for size in space.sizes:
+                    yield _Even(space.lower_bounds(size).of_stages(stages), space, modes, size)
 
     def _evaluated(
         self,

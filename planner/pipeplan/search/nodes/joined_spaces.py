@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
-from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, AggregateNode
+from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, AggregateNode, below
 from pipeplan.search.nodes.aggregate_problem import allocation_problem, in_flight_rule
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.joined import together
@@ -23,6 +23,8 @@ from pipeplan_formulations.common.report import Limits
 
 Own = TypeVar("Own")
 
+AIMS = (0.2, 0.15, 0.1, 0.0)
+"""Shares below the best plan to which the bound is raised in turn: much better plans are soon excluded."""
 A_FEW = 8
 """Most nodes that are opened together behind a close bound."""
 
@@ -52,13 +54,15 @@ class JoinedSpacesNode(Node):
     """Aggregate nodes of one micro-batch size and number of replicas; each with its problem, once that is known.
 
     Plans are those of the nodes; this one only bounds them. Without a plan to beat they are opened at once.
-    ``closely``: the bound is next raised with prices of layers, in a ``slice`` of so many seconds.
+    ``closely``: the bound is next raised with prices of layers, in a ``slice`` of so many seconds. ``aim``: the
+    number of that one of `AIMS` to which it is raised.
     """
 
     bound: int
     members: tuple[tuple[AggregateNode, ChainAllocation | None], ...]
     closely: bool = False
     slice: float = FIRST_SLICE
+    aim: int = 0
 
     @classmethod
     def of(cls, members: Iterable[tuple[AggregateNode, ChainAllocation | None]]) -> "JoinedSpacesNode":
@@ -92,26 +96,32 @@ class JoinedSpacesNode(Node):
             (node, problem or allocation_problem(node.space, node.size, node.layout, node.alternating))
             for node, problem in self.members
         ]
+        self.members = tuple(members)
         whole = together([problem for _, problem in members])
         clock = Clock(Limits(min(search.left, self.slice)))
-        high, before = max(search.cutoff, self.bound), self.bound
+        while self.aim < len(AIMS) - 1 and below(search.cutoff, AIMS[self.aim]) <= self.bound:
+            self.aim += 1
+        high, before = max(below(search.cutoff, AIMS[self.aim]), self.bound), self.bound
         self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
+        if self.bound >= high:
+            return Step.split([self])
         if not self.closely and all(node.space.split is None for node, _ in self.members):
             return Step.split([replace(self, closely=True)])
         if self.closely and not clock.left:
             return Step.split([replace(self, slice=4 * self.slice)])
         apart = self.closely and (self.bound < before * (1 + ESTIMATED_LATER) or len(members) <= A_FEW)
-        below = [[own] for own in members] if apart else halves(members, lambda own: _measures(own[1]))
-        return Step.split([self._below(each) for each in below])
+        parts = [[own] for own in members] if apart else halves(members, lambda own: _measures(own[1]))
+        return Step.split([self._below(each) for each in parts])
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
         raised = [
             (replace(node, bound=max(node.bound, self.bound), estimated=self.closely), problem)
             for node, problem in members
         ]
-        return replace(JoinedSpacesNode.of(raised), closely=self.closely) if len(raised) > 1 else raised[0][0]
+        own = JoinedSpacesNode.of(raised)
+        return replace(own, closely=self.closely, aim=self.aim) if len(raised) > 1 else raised[0][0]
 
 
 def _measures(problem: ChainAllocation) -> tuple[int, int, int]:
