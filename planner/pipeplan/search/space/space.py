@@ -316,10 +316,7 @@ class Space:
         if self.job.objective.simulated and not self.job.staleness and not chain.turns:
             slower = slower_pairs(self.cluster, chain, count)
             shared = shared_link_loads(
-                self.cluster,
-                groups,
-                count,
-                lambda s, link: chain.passages * occupancies(link, chain.boundary[s]),
+                self.cluster, groups, count, lambda s, link: chain.passages * occupancies(link, chain.boundary[s])
             )
         halves = chain.in_halves if self.splits else chain
         how = self.job.objective, self.constraints.cuts, where, self.free, shared, slower
