@@ -10,11 +10,12 @@ executor runs them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, overload
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
@@ -101,6 +102,65 @@ class Action(NamedTuple):
         return cls(Kind(match[2]), int(match[1]), int(match[3] or 0), int(match[4] or 0))
 
 
+class LikeLists(Sequence[tuple[Action, ...]]):
+    """The lists of replicas that are alike but for the numbers of their micro-batches, each made when it is read.
+
+    ::
+
+        lists t of the first lane, m = 0, 1 …          device g t + j of g lanes: the same with micro-batches g m + j
+
+    Thousands of replicas have millions of actions, and what is known of one lane holds for all of them
+    (`core.validate.lanes`).
+
+    Parameters
+    ----------
+    first : iterable of tuple of Action
+        The lists of one lane, its micro-batches counted from 0.
+    lanes : int
+        How many there are.
+    """
+
+    def __init__(self, first: Iterable[tuple[Action, ...]], lanes: int) -> None:
+        self.first, self.lanes = tuple(first), lanes
+        self._made: dict[int, tuple[Action, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.first) * self.lanes
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[Action, ...]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[tuple[Action, ...], ...]: ...
+
+    def __getitem__(self, number: int | slice) -> tuple[Action, ...] | tuple[tuple[Action, ...], ...]:
+        if isinstance(number, slice):
+            return tuple(self[each] for each in range(len(self))[number])
+        device = range(len(self))[number]
+        if device not in self._made:
+            self._made[device] = self._list(*divmod(device, self.lanes))
+        return self._made[device]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LikeLists) and other.lanes == self.lanes:
+            return self.first == other.first
+        return tuple(self) == (tuple(other) if isinstance(other, LikeLists) else other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))  # as that of the lists
+
+    def __repr__(self) -> str:
+        return f"LikeLists({self.first!r}, {self.lanes})"
+
+    def _list(self, number: int, lane: int) -> tuple[Action, ...]:
+        """The list of a device in a lane, which runs the micro-batches lane, lane + lanes, …"""
+        if not self.first[number]:
+            return ()
+        kinds, stages, numbers, slices = zip(*self.first[number], strict=True)
+        later = [m * self.lanes + lane if kind.per_micro_batch else m for kind, m in zip(kinds, numbers, strict=True)]
+        return tuple(map(Action, kinds, stages, later, slices))
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The order of actions on every device.
@@ -109,8 +169,8 @@ class Schedule:
     ----------
     family : str
         Name of its generator (``'gpipe'``, ``'1f1b-so'`` …).
-    orders : tuple of tuple of Action
-        One tuple per device.
+    orders : sequence of tuple of Action
+        One tuple per device; equal to a tuple of them.
     two_lanes : bool
         A device runs forwards on one lane and, concurrently, all other actions on a second one, each lane in list
         order (BaPipe's FBP). A runtime with one lane may run the list unchanged.
@@ -123,7 +183,7 @@ class Schedule:
     """
 
     family: str
-    orders: tuple[tuple[Action, ...], ...]
+    orders: Sequence[tuple[Action, ...]]
     two_lanes: bool = False
 
     def check_parts(self) -> None:
@@ -145,15 +205,26 @@ class Schedule:
                 for value in action[1:]:
                     whole(value, f"stage, micro-batch and slice of an action of device {device}")
 
+    @property
+    def lanes(self) -> int:
+        """Number of lanes that are known to be alike: ``orders`` are `LikeLists`."""
+        return self.orders.lanes if isinstance(self.orders, LikeLists) else 1
+
+    @property
+    def first_lists(self) -> Sequence[tuple[Action, ...]]:
+        """The lists of the first of these lanes, its micro-batches counted from 0."""
+        return self.orders.first if isinstance(self.orders, LikeLists) else self.orders
+
     @cached_property
     def stages(self) -> int:
         """Number of stages that appear."""
-        return 1 + max((action.stage for action in self.actions()), default=-1)
+        return 1 + max((action.stage for action in chain(*self.first_lists)), default=-1)
 
     @cached_property
     def micro_batches(self) -> int:
         """Number of micro-batches that appear."""
-        return 1 + max((a.micro_batch for a in self.actions() if a.kind.per_micro_batch), default=-1)
+        each = (action.micro_batch for action in chain(*self.first_lists) if action.kind.per_micro_batch)
+        return self.lanes * (1 + max(each, default=-1))
 
     @cached_property
     def batches(self) -> int:
@@ -161,21 +232,26 @@ class Schedule:
 
         Each has as many micro-batches.
         """
-        return 1 + max((a.micro_batch for a in self.actions() if not a.kind.per_micro_batch), default=0)
+        each = (action.micro_batch for action in chain(*self.first_lists) if not action.kind.per_micro_batch)
+        return 1 + max(each, default=0)
 
     def actions(self) -> Iterator[Action]:
         """Yield every action, device by device."""
-        for order in self.orders:
-            yield from order
+        return chain.from_iterable(self.orders)
 
     @property
     def homes(self) -> tuple[tuple[int, ...], ...]:
         """Devices in whose lists each stage appears, ascending."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
-        for device, order in enumerate(self.orders):
+        for number, order in enumerate(self.first_lists):
             for stage in {action.stage for action in order}:
-                found[stage].append(device)
+                found[stage] += range(number * self.lanes, (number + 1) * self.lanes)
         return tuple(map(tuple, found))
+
+    def each_list(self, change: Callable[[tuple[Action, ...]], tuple[Action, ...]]) -> "Schedule":
+        """Return the schedule with a change of each list that does not depend on the numbers of micro-batches."""
+        lists = tuple(map(change, self.first_lists))
+        return replace(self, orders=LikeLists(lists, self.lanes) if self.lanes > 1 else lists)
 
     def as_text(self) -> tuple[str, ...]:
         """Return one line of actions per device, for files and messages."""

@@ -15,7 +15,7 @@ then each stage sums the rest over its own. (The stage of the first layer mostly
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 
 from pipeplan.core.schedule import Action, Kind, Schedule
 
@@ -62,7 +62,7 @@ def with_reductions(schedule: Schedule, tied: Iterable[Iterable[int]]) -> Schedu
     first = {stage: min(group) for group in groups for stage in group}
     if not first:
         return schedule
-    return replace(schedule, orders=tuple(_with_reductions(order, first) for order in schedule.orders))
+    return schedule.each_list(partial(_with_reductions, first=first))
 
 
 def _with_reductions(order: tuple[Action, ...], first: dict[int, int]) -> tuple[Action, ...]:

@@ -27,9 +27,9 @@ from pipeplan.schedules.family import (
     check_size,
     closing,
     devices_from,
+    in_lanes,
     largest_share,
     per_replica,
-    shares,
 )
 
 
@@ -59,7 +59,7 @@ def one_forward_one_backward(
     pair = first_deadlock(replicas, counts)
     if pair is not None:
         raise InputError(_waits_for_ever(*pair, replicas, counts))
-    orders = tuple(_alternate(s, own, counts[s], replicas) for s, own in shares(replicas, micro_batches))
+    orders = in_lanes(lambda stage, own: _alternate(stage, own, counts[stage], replicas), replicas, micro_batches)
     return Schedule(family, orders)
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from math import gcd
 from typing import TypeVar
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PipeplanError
-from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.schedule import Action, Kind, LikeLists, Schedule
 from pipeplan.core.validate import validate_schedule
 from pipeplan.core.validate.memory import most_in_flight
 
@@ -165,6 +166,19 @@ def shares(replicas: Sequence[int], micro_batches: int) -> Iterator[tuple[int, r
     for stage, count in enumerate(replicas):
         for replica in range(count):
             yield stage, range(replica, micro_batches, count)
+
+
+def in_lanes(
+    write: Callable[[int, range], tuple[Action, ...]], replicas: Sequence[int], micro_batches: int
+) -> Sequence[tuple[Action, ...]]:
+    """Return every device's list, which ``write`` gives for its stage and micro-batches; like lanes are written once.
+
+    Lists must depend on how many micro-batches there are, and not on their numbers.
+    """
+    lanes = gcd(*replicas, micro_batches)
+    own = [count // lanes for count in replicas]
+    lists = tuple(write(stage, some) for stage, some in shares(own, micro_batches // lanes))
+    return LikeLists(lists, lanes) if lanes > 1 else lists
 
 
 def devices_from(replicas: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.family import Family, check_size, closing, largest_share, shares
+from pipeplan.schedules.family import Family, check_size, closing, in_lanes, largest_share
 
 
 def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
@@ -26,8 +26,7 @@ def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
 def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
     """Write GPipe's order. Backwards run in the order of the forwards, as they do in torch."""
     check_size(replicas, micro_batches)
-    devices = shares(replicas, micro_batches)
-    return Schedule("gpipe", tuple(_order(stage, own, replicas) for stage, own in devices))
+    return Schedule("gpipe", in_lanes(lambda stage, own: _order(stage, own, replicas), replicas, micro_batches))
 
 
 def _order(stage: int, own: Sequence[int], replicas: Sequence[int]) -> tuple[Action, ...]:

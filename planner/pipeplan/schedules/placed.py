@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Placement
-from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.schedule import Action, Kind, LikeLists, Schedule
 from pipeplan.schedules.family import Family, closing, largest_share
 
 Order = tuple[Action, ...]
@@ -119,13 +119,21 @@ class PlacedFamily:
         chunks = self._checked(devices, micro_batches, chunks)
         if not 1 <= copies <= micro_batches:
             raise InputError(f"{copies} copies of a pipeline share {micro_batches} micro-batches; each needs one")
-        homes = self.placement(devices, chunks, copies)
-        own = [[stage for stage, on in enumerate(homes) if rank in on] for rank in range(devices * copies)]
-        ends = [closing(stages, list(map(len, homes))) for stages in own]
-        many = [len(range(c, micro_batches, copies)) for c in range(copies)]
-        each = {own: list(self.orders(devices, own, chunks)) for own in set(many)}
-        orders = [_of_copy(each[own][device], c, copies) for device in range(devices) for c, own in enumerate(many)]
-        return Schedule(self.name, tuple((*order, *end) for order, end in zip(orders, ends, strict=True)))
+        homes = self.homes(devices, chunks)
+        replicas = [len(row) * copies for row in homes]
+        own = [[stage for stage, row in enumerate(homes) if device in row] for device in range(devices)]
+        ends = [closing(stages, replicas) for stages in own]
+
+        def of_copies(many: int) -> LikeLists:
+            lists = zip(self.orders(devices, many, chunks), ends, strict=True)
+            return LikeLists(((*order, *end) for order, end in lists), copies)
+
+        many = [len(range(copy, micro_batches, copies)) for copy in range(copies)]
+        each = {own: of_copies(own) for own in set(many)}
+        if len(each) == 1:
+            return Schedule(self.name, each[many[0]] if copies > 1 else each[many[0]].first)
+        orders = (each[own][device * copies + c] for device in range(devices) for c, own in enumerate(many))
+        return Schedule(self.name, tuple(orders))
 
     def placement(self, devices: int, chunks: int | None = None, copies: int = 1) -> Placement:
         """Return the devices of each stage, in the order of the stages; those of copies lie side by side.
@@ -176,14 +184,6 @@ class PlacedFamily:
 def held_in_lists(orders: Orders, devices: int, micro_batches: int, chunks: int) -> Held:
     """Return `PlacedFamily.fullest` of written lists; asked for again for each way to split layers."""
     return tuple(map(held_at_most, orders(devices, micro_batches, chunks)))
-
-
-def _of_copy(order: Sequence[Action], copy: int, copies: int) -> Order:
-    """The list of a device in a copy, which runs the micro-batches copy, copy + copies, …"""
-    if copies == 1 or not order:
-        return tuple(order)
-    kinds, stages, numbers, slices = zip(*order, strict=True)
-    return tuple(map(Action, kinds, stages, [number * copies + copy for number in numbers], slices))
 
 
 def loop(devices: int, chunks: int) -> Placement:

@@ -28,6 +28,9 @@ def like_lanes(schedule: Schedule, placement: Sequence[Sequence[int]]) -> int:
     lanes = [[rank for own in placement for rank in own[j::count]] for j in range(count)]
     if sorted({*chain.from_iterable(lanes)}) != [*range(len(schedule.orders))]:
         return 1
+    if schedule.lanes == count:  # its lists are made so: it remains that ranks are
+        starts = [rank - rank % count for rank in lanes[0]]
+        return count if all(lane == [rank + j for rank in starts] for j, lane in enumerate(lanes)) else 1
     orders = schedule.orders
     first = {rank: _columns(orders[rank]) for rank in lanes[0]}
     flags = {rank: [action.kind.per_micro_batch for action in orders[rank]] for rank in first}

@@ -37,12 +37,18 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
 
 def peaks_of_lists(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
     """Return the peak bytes of each device, or with two lanes an upper bound on it."""
-    known: dict[object, int] = {}  # of lists that are alike but for the numbers of micro-batches
+    lists = schedule.first_lists
+    numbers: dict[object, int] = {}  # of lists that are alike but for the numbers of micro-batches
+    number = [
+        numbers.setdefault((*zip(*(action[:2] for action in order), strict=True),), len(numbers)) for order in lists
+    ]
+    known: dict[object, int] = {}
     peaks: list[int] = []
-    for device, order in enumerate(schedule.orders):
-        key = pipeline.runtime[device], pipeline.stages_on[device], *zip(*(action[:2] for action in order), strict=True)
+    for device in range(len(schedule.orders)):
+        own = device // schedule.lanes
+        key = pipeline.runtime[device], pipeline.stages_on[device], number[own]
         if key not in known:
-            known[key] = peak_of_list(order, device, pipeline, schedule.two_lanes)
+            known[key] = peak_of_list(lists[own], device, pipeline, schedule.two_lanes)
         peaks.append(known[key])
     return tuple(peaks)
 
