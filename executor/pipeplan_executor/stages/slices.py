@@ -65,7 +65,7 @@ def sliced_flow(
     PlanError
         If the model or its loss cannot run like that.
     """
-    parts = 1 + max((action.slice for action in plan.schedule.actions()), default=0)
+    parts = plan.schedule.slices
     if parts == 1 and not plan.slices:
         return None
     if parts != len(plan.slices) or min(plan.slices) < 1:

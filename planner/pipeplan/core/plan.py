@@ -233,7 +233,7 @@ class Plan(Tabular):
     @property
     def _splits(self) -> str:
         """The stages whose backwards are split into input and weight gradients, as a suffix."""
-        split = sorted({action.stage for action in self.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT})
+        split = sorted(self.schedule.stages_with(Kind.WEIGHT_GRADIENT))
         if not split:
             return ""
         if len(split) == len(self.stages):

@@ -161,6 +161,11 @@ class LikeLists(Sequence[tuple[Action, ...]]):
         return tuple(map(Action, kinds, stages, later, slices))
 
 
+def like_lists(first: Iterable[tuple[Action, ...]], lanes: int) -> Sequence[tuple[Action, ...]]:
+    """Return the lists of so many like lanes: `LikeLists`, or plain ones of a single lane."""
+    return LikeLists(first, lanes) if lanes > 1 else tuple(first)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The order of actions on every device.
@@ -235,6 +240,15 @@ class Schedule:
         each = (action.micro_batch for action in chain(*self.first_lists) if not action.kind.per_micro_batch)
         return 1 + max(each, default=0)
 
+    @property
+    def slices(self) -> int:
+        """Token slices of each micro-batch."""
+        return 1 + max((action.slice for action in chain(*self.first_lists)), default=0)
+
+    def stages_with(self, kind: Kind) -> frozenset[int]:
+        """Stages that have an action of this kind."""
+        return frozenset(action.stage for action in chain(*self.first_lists) if action.kind is kind)
+
     def actions(self) -> Iterator[Action]:
         """Yield every action, device by device."""
         return chain.from_iterable(self.orders)
@@ -250,8 +264,7 @@ class Schedule:
 
     def each_list(self, change: Callable[[tuple[Action, ...]], tuple[Action, ...]]) -> "Schedule":
         """Return the schedule with a change of each list that does not depend on the numbers of micro-batches."""
-        lists = tuple(map(change, self.first_lists))
-        return replace(self, orders=LikeLists(lists, self.lanes) if self.lanes > 1 else lists)
+        return replace(self, orders=like_lists(map(change, self.first_lists), self.lanes))
 
     def as_text(self) -> tuple[str, ...]:
         """Return one line of actions per device, for files and messages."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PipeplanError
-from pipeplan.core.schedule import Action, Kind, LikeLists, Schedule
+from pipeplan.core.schedule import Action, Kind, Schedule, like_lists
 from pipeplan.core.validate import validate_schedule
 from pipeplan.core.validate.memory import most_in_flight
 
@@ -116,7 +116,7 @@ def _held(replicas: Sequence[int], many: int, *, family: Family) -> tuple[int, .
 def family_of(schedule: Schedule, summary: str) -> Family:
     """Return the family that has this schedule alone, whatever numbers it is asked for."""
     held = tuple(
-        max(most_in_flight(schedule.orders[device], stage) for device in devices)
+        max(most_in_flight(schedule.orders[device], stage) for device in devices[:: schedule.lanes])
         for stage, devices in enumerate(schedule.homes)
     )
     ways = partial(_always, answer=schedule), partial(_always, answer=held)
@@ -177,8 +177,7 @@ def in_lanes(
     """
     lanes = gcd(*replicas, micro_batches)
     own = [count // lanes for count in replicas]
-    lists = tuple(write(stage, some) for stage, some in shares(own, micro_batches // lanes))
-    return LikeLists(lists, lanes) if lanes > 1 else lists
+    return like_lists((write(stage, some) for stage, some in shares(own, micro_batches // lanes)), lanes)
 
 
 def devices_from(replicas: Sequence[int]) -> tuple[int, ...]:

@@ -16,11 +16,12 @@ previous stage waits, and W, for which no action waits and which fills gaps.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import gcd
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Placement
-from pipeplan.core.schedule import Action, Kind, LikeLists, Schedule
+from pipeplan.core.schedule import Action, Kind, LikeLists, Schedule, like_lists
 from pipeplan.schedules.family import Family, closing, largest_share
 
 Order = tuple[Action, ...]
@@ -124,16 +125,15 @@ class PlacedFamily:
         own = [[stage for stage, row in enumerate(homes) if device in row] for device in range(devices)]
         ends = [closing(stages, replicas) for stages in own]
 
-        def of_copies(many: int) -> LikeLists:
+        def of_copies(many: int, copies: int) -> LikeLists:
             lists = zip(self.orders(devices, many, chunks), ends, strict=True)
             return LikeLists(((*order, *end) for order, end in lists), copies)
 
-        many = [len(range(copy, micro_batches, copies)) for copy in range(copies)]
-        each = {own: of_copies(own) for own in set(many)}
-        if len(each) == 1:
-            return Schedule(self.name, each[many[0]] if copies > 1 else each[many[0]].first)
-        orders = (each[own][device * copies + c] for device in range(devices) for c, own in enumerate(many))
-        return Schedule(self.name, tuple(orders))
+        lanes = gcd(copies, micro_batches)
+        many = [len(range(copy, micro_batches // lanes, copies // lanes)) for copy in range(copies // lanes)]
+        each = {own: of_copies(own, len(many)) for own in set(many)}
+        first = (each[own][device * len(many) + copy] for device in range(devices) for copy, own in enumerate(many))
+        return Schedule(self.name, like_lists(first, lanes))
 
     def placement(self, devices: int, chunks: int | None = None, copies: int = 1) -> Placement:
         """Return the devices of each stage, in the order of the stages; those of copies lie side by side.

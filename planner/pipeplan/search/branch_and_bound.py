@@ -37,8 +37,8 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 
 __all__ = ["Node", "OnProgress", "PlanSearch", "Step", "Turn"]
 
-SLACK, LEAST_SLACK, MOST_SLACK = 0.05, 0.5, 2.0
-"""Time beyond the limit in which the result may be finished: share of the limit, least and most seconds."""
+SLACK = 0.5
+"""Seconds beyond the limit in which the result may be finished."""
 ACCURACY = 0.1
 """Accuracy of a node's bound, as a share of the distance between cutoff and incumbent."""
 
@@ -165,12 +165,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def left(self) -> float:
         """Seconds of this run; the time after it is for the result, and for ``reserve``."""
         finish = self.pace.finish(self.incumbent.candidate) if self.incumbent is not None else 0.0
-        return self.rest - self._reserve - max(finish - self.slack, 0.0)
-
-    @property
-    def slack(self) -> float:
-        """Seconds beyond the limit in which the result may be finished."""
-        return min(max(SLACK * self.limits.time, LEAST_SLACK), MOST_SLACK)
+        return self.rest - self._reserve - max(finish - SLACK, 0.0)
 
     @property
     def tried(self) -> list[EvaluatedPlan]:
@@ -190,7 +185,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def affords(self, candidate: Candidate) -> bool:
         """Return True if there is time to simulate, write and check a plan of this candidate."""
         needed = self.pace.simulate(candidate) + self.pace.finish(candidate)
-        if needed <= self.rest + self.slack and small_enough(candidate):
+        if needed <= self.rest + SLACK and small_enough(candidate):
             return True
         self.unaffordable = min(needed, self.unaffordable or needed)
         return False

@@ -9,7 +9,7 @@ micro-batches takes longer than a short search. Estimates are corrected by the m
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,7 +23,7 @@ from pipeplan.core.priority import Priority
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
-from pipeplan.core.validate.memory import peak_of_list
+from pipeplan.core.validate.memory import peak_of_list, peaks_of_lists
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import FAMILIES
@@ -37,13 +37,11 @@ SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
 SHARE_OF_RECURRENCE = 0.25
 """Time to find a step time without action lists, as a share of that of a simulation, where transfers share links."""
-FINISH_LISTS, FINISH_CHECKS = 2.0, 6.0
-"""Time to write and compare the action lists of a result, and to check them, as multiples of its simulation time. Of
-replicas whose lists are alike one is checked,"""
-FINISH_ISLANDS = 1.0
-"""and where islands are simulated lists of all are written, but one of like islands is compared."""
+FINISH = 8.0
+"""Time to write, compare and check the action lists of a result, as a multiple of its simulation time: of replicas
+whose lists are alike those of one."""
 ISLAND = 16
-"""About as many replicas of stages on the same devices are simulated: two islands of a node's."""
+"""About as many devices are simulated of each stage, where several are on the same ones: two islands of a node's."""
 LEAST_MEASURED = 20_000
 """Least actions of a plan for which the machine's speed is measured."""
 SAMPLED = 250
@@ -195,8 +193,8 @@ def sums_with_itself(pipeline: Pipeline) -> tuple[int, ...] | None:
 
 def overfull(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]]:
     """Yield each rank that does not hold all its stages at once, the bytes that it needs by its list, and its limit."""
-    schedule = evaluated.schedule
-    yield from _overfull(evaluated.pipeline, schedule, range(len(schedule.orders)))
+    limits, needs = evaluated.pipeline.limits, peaks_of_lists(evaluated.schedule, evaluated.pipeline)
+    yield from ((rank, *both) for rank, both in enumerate(zip(needs, limits, strict=True)) if both[0] > both[1])
 
 
 def overfull_in_lanes(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]]:
@@ -205,14 +203,10 @@ def overfull_in_lanes(evaluated: EvaluatedPlan) -> Iterator[tuple[int, int, int]
     replicas, many = candidate.replicas[0], candidate.micro_batches
     for lane in sorted({0, many % replicas}):  # those before it have a micro-batch more
         schedule = candidate.lists(pipeline, 1, len(range(lane, many, replicas)))
-        yield from _overfull(pipeline, schedule, sorted({own[lane] for own in pipeline.placement}))
-
-
-def _overfull(pipeline: Pipeline, schedule: Schedule, ranks: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-    for order, rank in zip(schedule.orders, ranks, strict=True):
-        needed, limit = peak_of_list(order, rank, pipeline, schedule.two_lanes), pipeline.limits[rank]
-        if needed > limit:
-            yield rank, needed, limit
+        for order, rank in zip(schedule.orders, sorted({own[lane] for own in pipeline.placement}), strict=True):
+            needed, limit = peak_of_list(order, rank, pipeline, schedule.two_lanes), pipeline.limits[rank]
+            if needed > limit:
+                yield rank, needed, limit
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
@@ -248,17 +242,14 @@ class Pace:
         makespan(schedule, pipeline)
         return (time.monotonic() - began) / (8 * SAMPLED)
 
-    def _simulate(self, candidate: Candidate) -> float:
-        share = min(ISLAND / candidate.replicas[0], 1.0) if candidate.laid else 1.0
-        return self._takes(share * actions(candidate))
-
     def _takes(self, count: float) -> float:
         """Estimated seconds to simulate so many actions."""
         return count * (self._seconds if count >= LEAST_MEASURED else SECONDS_PER_ACTION)
 
     def simulate(self, candidate: Candidate) -> float:
         """Estimated seconds to evaluate a plan of the candidate."""
-        return (SHARE_OF_RECURRENCE if follows_recurrence(candidate) else 1.0) * self._simulate(candidate)
+        share = SHARE_OF_RECURRENCE if follows_recurrence(candidate) else 1.0
+        return share * self._takes(simulated_actions(candidate))
 
     def largest(self, micro_batches: int, stages: int) -> float:
         """Estimated seconds to evaluate a plan of GPipe or 1F1B with so many micro-batches and stages."""
@@ -267,16 +258,16 @@ class Pace:
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
         alike = gcd(*candidate.replicas, candidate.micro_batches)
-        lists = FINISH_ISLANDS if candidate.laid else FINISH_LISTS
-        return lists * self._takes(actions(candidate)) + FINISH_CHECKS / alike * self._simulate(candidate)
+        return FINISH * self._takes(actions(candidate) / alike)
 
     @contextmanager
     def simulating(self, candidate: Candidate) -> Iterator[None]:
         """Measure the time of an evaluation, if that is a simulation for certain."""
         began = time.monotonic()
         yield
-        if actions(candidate) >= LEAST_MEASURED and not follows_recurrence(candidate):
-            seen = (time.monotonic() - began) / actions(candidate)
+        count = simulated_actions(candidate)
+        if count >= LEAST_MEASURED and not follows_recurrence(candidate):
+            seen = (time.monotonic() - began) / count
             self._seconds = (self._seconds + 3 * seen) / 4
 
 
@@ -285,8 +276,16 @@ def small_enough(candidate: Candidate) -> bool:
     return actions(candidate) <= MOST
 
 
+def simulated_actions(candidate: Candidate) -> float:
+    """About how many actions are simulated: where islands are alike, those of a few."""
+    if candidate.laid is None:
+        return actions(candidate)
+    devices = candidate.chain.groups[0][0].kind.team * candidate.replicas[0]
+    return min(ISLAND / devices, 1.0) * actions(candidate)
+
+
 def actions(candidate: Candidate) -> int:
-    """Number of actions that are simulated: a forward and a backward of each micro-batch on each stage."""
+    """Number of actions of a plan: a forward and a backward of each micro-batch on each stage."""
     batches = BATCHES if candidate.chain.staleness else 1
     rounds = candidate.chain.rounds if candidate.unfolding is not None else 1
     return 2 * candidate.micro_batches * candidate.chain.slices * candidate.depth * rounds * batches

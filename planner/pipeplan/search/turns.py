@@ -207,7 +207,8 @@ class Judge:
     def _made(self, turn: Turn, until: float) -> bool:
         """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
         size, began = turn.waiting[0].size, time.monotonic()
-        if began + self.proposals.seconds(self.spaces, turn.name, size) > until:
+        bounding = (self._spent - FIRST_GUESS) / self._count  # nothing before it is measured
+        if began + self.proposals.seconds(self.spaces, turn.name, size) + bounding > until:
             turn.late = CUT_SHORT if began > until and turn.late != SHORT else SHORT
             return False
         try:

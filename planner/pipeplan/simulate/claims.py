@@ -179,14 +179,14 @@ def _lists(plan: Plan) -> Iterator[str]:
     """Yield contradictions between the action lists and the plan's micro-batches and reductions."""
     if plan.schedule.micro_batches != plan.micro_batches:
         yield f"its lists run {plan.schedule.micro_batches} micro-batches, it says {plan.micro_batches}"
-    run = 1 + max((action.slice for action in plan.schedule.actions()), default=0)
+    run = plan.schedule.slices
     if len(plan.slices or (0,)) != run or any(stage.slices not in (1, run) for stage in plan.pipeline.stages):
         yield f"its lists run {run} slices of each micro-batch; it has the tokens or the times of another number"
     tied = {stage for group in plan.pipeline.tied for stage in group}
     for group in plan.pipeline.tied:
         if len(group) < 2 or list(group) != sorted(set(group)):
             yield f"the group {list(group)} of tied stages is not ascending, or has less than two"
-    reduced = {action.stage for action in plan.schedule.actions() if action.kind is Kind.REDUCE}
+    reduced = plan.schedule.stages_with(Kind.REDUCE)
     for number, stage in enumerate(plan.stages):
         if number in reduced and stage.replicas == 1 and number not in tied:
             yield f"stage {number} has one replica and no tied weights, but a reduction of gradients"
@@ -197,7 +197,7 @@ def _buckets(plan: Plan) -> Iterator[str]:
 
     Joined backwards hide sums of all stages on their ranks, which take turns. Split ones hide their own stage's.
     """
-    split = any(action.kind is Kind.WEIGHT_GRADIENT for action in plan.schedule.actions())
+    split = bool(plan.schedule.stages_with(Kind.WEIGHT_GRADIENT))
     hiding: dict[tuple[int, ...], int] = defaultdict(int)
     for number in range(len(plan.stages)):
         stage, priced, ranks = plan.stages[number], plan.pipeline.stages[number], plan.pipeline.placement[number]

@@ -44,10 +44,11 @@ def longest_makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     alike = list(_alike(pipeline, many)) if schedule.batches == 1 and _in_lanes(pipeline) else []
     if not alike or (pipeline.coupled and len(alike) > 1) or len(alike[0][0]) == min(gcd(*pipeline.replicas), many):
         return makespan(schedule, pipeline)
-    longest, like = 0, like_lanes(schedule, pipeline.placement) == gcd(*pipeline.replicas)
+    longest, like = 0, like_lanes(schedule, pipeline.placement)
     for group in alike:
         alone = _alone(pipeline, group[0])
-        for orders in {_orders(schedule, pipeline, each) for each in group[: 1 if like else None]}:
+        unlike = {tuple(lane // like for lane in each): each for each in group}  # of like lanes the order alone counts
+        for orders in {_orders(schedule, pipeline, each) for each in unlike.values()}:
             longest = max(longest, makespan(replace(schedule, orders=orders), alone))
     return longest
 

@@ -25,7 +25,7 @@ from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sharding.left_whole import left_whole
 from pipeplan.costs.sources import sources, splitting
 from pipeplan.search import any_order_nodes, mixed_nodes, nodes_of, searches_locally
-from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
+from pipeplan.search.branch_and_bound import SLACK, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import Heuristics
@@ -285,7 +285,7 @@ class Solving:
         )
         self.heuristics.begin(
             search.limits.time * self._for_heuristics,
-            max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
+            max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + SLACK,
         )
 
     def _require_plan(self) -> None:
@@ -327,7 +327,7 @@ class Solving:
         from pipeplan.solve.robust.choice import choose
 
         search, best, tried = self.search, self._incumbent, self._found
-        building = max(search.pace.finish(best.candidate) - search.slack, 0.0)
+        building = max(search.pace.finish(best.candidate) - SLACK, 0.0)
         rest = Clock(Limits(time=max(self.clock.left - building, 0.0)))
         choice = None
         try:

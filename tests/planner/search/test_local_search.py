@@ -17,7 +17,7 @@ from pipeplan.baselines.deadline import ending
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.search import turns
-from pipeplan.search.branch_and_bound import PlanSearch
+from pipeplan.search.branch_and_bound import SLACK, PlanSearch
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
 from pipeplan.search.local_search import LocalSearch, beside, pool
 from pipeplan.search.local_search import improver as improving
@@ -237,6 +237,6 @@ def test_the_local_search_leaves_the_time_to_finish_the_result() -> None:
     search.pace = cast(Pace, SimpleNamespace(finish=lambda _: 90.0))
     search.submit(worst_plan(questions))
     search.search_locally()
-    assert until[0] <= 100 - 90 + search.slack
+    assert until[0] <= 100 - 90 + SLACK
     assert closed
     assert search.improver is None

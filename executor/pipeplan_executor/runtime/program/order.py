@@ -37,7 +37,7 @@ def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owner
                 done[action.stage, action.micro_batch] += [(action.kind, action.slice, rank)] * count
             elif count > 1:
                 raise PlanError(f"{action} stands {count} times in the list of rank {rank}; once per step is enough")
-    slices = 1 + max((action.slice for action in schedule.actions()), default=0)
+    slices = schedule.slices
     for stage, ranks in enumerate(schedule.homes):
         for micro_batch in range(schedule.micro_batches):
             _check_micro_batch(stage, micro_batch, slices, done[stage, micro_batch])

@@ -28,7 +28,6 @@ from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.result import Result
 from pipeplan.search.space.in_flight import FREE
-from pipeplan.simulate import timeline_of
 from pipeplan.solve import solve
 from pipeplan.solve.question import asked
 from pipeplan_formulations.common.report import Limits
@@ -155,7 +154,6 @@ def judge(
     return Judgement(
         plan=replace(best.plan, bound=min(result.bound, best.evaluated.value) if result and proves else 0),
         value=best.evaluated.value,
-        timeline=timeline_of(best.plan) if job.staleness else best.evaluated.timeline,
         objective=job.objective,
         limits=best.limits,
         overflows=best.overflows,

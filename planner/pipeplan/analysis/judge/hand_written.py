@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
@@ -15,7 +16,7 @@ from pipeplan.core.pipeline import Placement
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
 from pipeplan.schedules import PLACED, SLICED, Family, family, sliced_families
-from pipeplan.schedules.family import FOUND
+from pipeplan.schedules.family import FOUND, family_of
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import LEANEST
 
@@ -155,7 +156,14 @@ class HandWritten:
             return next((each for each in others if each.name == self.schedule), free)
         return family(LEANEST if self.placed or self.is_found or self.schedule == FREE else self.schedule)
 
-    @property
+    @cached_property
+    def placing(self) -> Family:
+        """The family that places the stages itself, with its lists for all of them."""
+        own, copies = PLACED[self.schedule], self.replicas[0]
+        devices = (1 + max(number for ranks in self.homes for number in ranks)) // copies
+        return family_of(own.write(devices, self.micro_batches, self.chunks, copies), own.summary)
+
+    @cached_property
     def homes(self) -> Placement:
         """Devices, or teams, of each stage, counted from 0 in the order of the cluster."""
         if not self.placed:

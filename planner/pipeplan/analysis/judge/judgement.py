@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from pipeplan.core.job import Objective
 from pipeplan.core.plan import Plan
@@ -10,6 +11,7 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import device_names
 from pipeplan.search.result import Result
+from pipeplan.simulate import timeline_of
 from pipeplan_formulations.common.report import Stop
 
 ADVICE = {
@@ -71,8 +73,6 @@ class Judgement(Tabular):
     plan : Plan
     value : int
         Nanoseconds of what the job's objective is.
-    timeline : Timeline
-        One simulated step, as if memory were enough.
     objective : Objective
     limits : tuple of (int or None)
         Bytes that a device of each stage has; None is no limit.
@@ -100,7 +100,6 @@ class Judgement(Tabular):
 
     plan: Plan
     value: int
-    timeline: Timeline
     objective: Objective
     limits: tuple[int | None, ...]
     overflows: tuple[Overflow, ...]
@@ -109,6 +108,11 @@ class Judgement(Tabular):
     result: Result | None
     why: str = ""
     order_bound: int = 0
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """One simulated step of the plan, as if memory were enough; of gradients that are late, several batches."""
+        return timeline_of(self.plan)
 
     @property
     def excess(self) -> float | None:

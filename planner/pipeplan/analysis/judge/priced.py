@@ -11,7 +11,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.splits import CONTEXT, SEQUENCE
-from pipeplan.costs.chain import UNLIMITED, Boundaries
+from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import PLACED
 from pipeplan.schedules.family import family_of
 from pipeplan.search.build_plan import build_plan, shared_out
@@ -19,7 +19,8 @@ from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overfull
 from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.outside import unable
-from pipeplan.simulate import makespan
+from pipeplan.search.space.space import Space
+from pipeplan.simulate.islands import longest_makespan
 from pipeplan_formulations.common.report import Limits
 
 
@@ -76,12 +77,10 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
         raise InputError(f"no such plan can be run: {why}")
     groups = setting.groups if written.placed else space.placing.for_partition(setting.groups, boundaries)
     chain = space.prices.chain(groups, space.job.batch // written.micro_batches)
-    candidate = space.candidates_of(chain, free=False)[0]
-    evaluated: EvaluatedPlan = (
-        _placed(setting, candidate, boundaries, written)
-        if written.placed
-        else evaluate(space.cluster, candidate, boundaries)
-    )
+    if written.placed:
+        evaluated = _placed(space, chain, boundaries, written)
+    else:
+        evaluated = evaluate(space.cluster, space.candidates_of(chain, free=False)[0], boundaries)
     return _checked(model, job, setting, written, evaluated)
 
 
@@ -121,13 +120,16 @@ def _overfull(plan: Plan, evaluated: EvaluatedPlan) -> Iterator[Overflow]:
         yield Overflow(evaluated.pipeline.stages_on[rank], (plan.ranks[rank],), needed, limit, plan.letter)
 
 
-def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
+def _placed(space: Space, chain: Chain, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
     """Return the plan under a family that places stages itself."""
-    own, homes = PLACED[written.schedule], written.homes
-    copies = written.replicas[0]
-    devices = (1 + max(number for ranks in homes for number in ranks)) // copies
-    family = family_of(own.write(devices, written.micro_batches, written.chunks, copies), own.summary)
-    chain = candidate.chain.in_halves if own.splits else candidate.chain
-    placed = replace(candidate, chain=chain, family=family, placement=homes)
-    found = EvaluatedPlan(setting.space.cluster, placed, boundaries, 0)
-    return replace(found, value=makespan(found.schedule, found.pipeline))
+    candidate = Candidate(
+        chain.in_halves if PLACED[written.schedule].splits else chain,
+        written.micro_batches,
+        written.placing,
+        space.job.objective,
+        space.constraints.cuts,
+        space.constraints.where(chain.groups),
+        placement=written.homes,
+    )
+    found = EvaluatedPlan(space.cluster, candidate, boundaries, 0)
+    return replace(found, value=longest_makespan(found.schedule, found.pipeline))

@@ -45,7 +45,7 @@ class _Replay:
         self.orders = schedule.orders
         self.position = [0] * len(schedule.orders)
         self.last_stage = schedule.stages - 1
-        self.last_slice = max((action.slice for action in schedule.actions()), default=0)
+        self.last_slice = schedule.slices - 1
         self.done: set[Action] = set()
         self.backwards_left = Counter(
             (device, action.stage)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.model import Model
@@ -224,7 +224,7 @@ def stage_claims(plan: Plan) -> Iterator[str]:
 
 def _claims(plan: Plan) -> Iterator[str]:
     yield from stage_claims(plan)
-    split = {action.stage for action in chain(*plan.schedule.first_lists) if action.kind is Kind.WEIGHT_GRADIENT}
+    split = plan.schedule.stages_with(Kind.WEIGHT_GRADIENT)
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
         halves = priced.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
         backward = halves if number in split else priced.total(Kind.BACKWARD)
