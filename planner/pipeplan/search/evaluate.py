@@ -37,7 +37,7 @@ SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
 SHARE_OF_RECURRENCE = 0.25
 """Time to find a step time without action lists, as a share of that of a simulation, where transfers share links."""
-FINISH = 8.0
+FINISH = 12.0
 """Time to write, compare and check the action lists of a result, as a multiple of its simulation time: of replicas
 whose lists are alike those of one."""
 ISLAND = 16
@@ -265,8 +265,8 @@ class Pace:
         """Measure the time of an evaluation, if that is a simulation for certain."""
         began = time.monotonic()
         yield
-        count = simulated_actions(candidate)
-        if count >= LEAST_MEASURED and not follows_recurrence(candidate):
+        count = actions(candidate)
+        if count >= LEAST_MEASURED and not follows_recurrence(candidate) and simulated_actions(candidate) == count:
             seen = (time.monotonic() - began) / count
             self._seconds = (self._seconds + 3 * seen) / 4
 
