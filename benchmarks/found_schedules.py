@@ -81,7 +81,7 @@ def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iter
         answer = find_schedule(pipeline, MICRO_BATCHES, Limits(time=SECONDS), split=split).schedule
         for schedule, found in ((judge.best, False), (answer, True)):
             if schedule is not None and schedule.orders not in seen:
-                seen.add(schedule.orders)
+                seen.add(tuple(schedule.orders))
                 plan = plan_of(model, cluster, boundaries, pipeline, schedule)
                 yield Row(where, plan, simulate(schedule, pipeline).peaks, found)
 
