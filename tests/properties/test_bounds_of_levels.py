@@ -1,4 +1,4 @@
-"""The bounds of rows of modes at levels 2 and 3 of ZeRO against the simulated steps of their plans."""
+"""The bounds of rows of modes at levels 1 to 3 of ZeRO against the simulated steps of their plans."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,11 +11,11 @@ import pytest
 from helpers.quick import rarely
 from helpers.rows import below_rows
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import SHARDED
 from pipeplan.costs.kept import Kept
 from pipeplan.search.nodes import row_tables, shapes
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.common.exposed import Collectives
 from referee import questions
 from referee.bridge import objects
 from referee.documents import Document
@@ -36,16 +36,38 @@ def sharded(number: int) -> Document:
     return document
 
 
+def gathering(number: int) -> Document:
+    """The same at level 1, where replicas gather parameters at the begin of a step, mostly over a slow network."""
+    document = sharded(number)
+    document["job"]["zero"] = [1]
+    if number % 3:
+        document["cluster"]["network"] = {"bandwidth": 1, "latency": "1ns"}
+    return document
+
+
 def spaces_of(document: Document) -> Iterator[Space]:
-    """The spaces from level 2 of ZeRO on."""
+    """The spaces in which stages share out what they have."""
     with suppress(InputError):
-        yield from (space for space in Spaces(*objects(document)).in_one_round if space.job.level >= SHARDED)
+        yield from (space for space in Spaces(*objects(document)).in_one_round if space.job.level)
 
 
 @pytest.mark.parametrize("numbers", [range(40), rarely(range(40, 1000))], ids=len)
 def test_no_plan_of_shared_gradients_is_below_its_row(numbers: Iterable[int]) -> None:
     """With what passes wait for, and the buffers of gathers and sums, rows are bounded by no more than any plan."""
     assert [*below_rows(numbers, sharded, spaces_of)] == []
+
+
+@pytest.mark.parametrize("numbers", [range(40), rarely(range(40, 1000))], ids=len)
+def test_no_plan_that_gathers_is_below_its_row(numbers: Iterable[int]) -> None:
+    """A stage begins behind its gathers, or behind the stages before, but not behind both."""
+    assert [*below_rows(numbers, gathering, spaces_of)] == []
+
+
+def test_gathers_behind_the_stages_before_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if gathers took twice as long."""
+    waits = Collectives.waits
+    monkeypatch.setattr(Collectives, "waits", lambda *asked: 2 * waits(*asked))
+    assert [*below_rows([17], gathering, spaces_of)]
 
 
 def slowest_ring(prices: Any, each: Any, size: int, among: Sequence[Any]) -> tuple[Any, ...]:

@@ -163,7 +163,7 @@ class RowTables(ShapeTables):
         self, stages: Array, depth: Array, least: Array, bounds: Sequence[Array]
     ) -> Callable[[Array, int], Array]:
         """Return a function of some rows, by number, and of a stage that they have. ``least``: E_0 of each row."""
-        (way, ending, trip), (there, hop) = bounds, self._hop
+        (way, ending, trip, *late), (there, hop) = bounds, self._hop
 
         def largest(own: Array, s: int) -> Array:
             """The largest bound of stage s of some rows, by its end and its first layer."""
@@ -180,6 +180,8 @@ class RowTables(ShapeTables):
             np.take(trip, at, axis=0, out=other)
             other += (once + hop * (depth[own] - 1))[:, None, None]
             np.maximum(worst, other, out=worst)
+            for row in late:
+                np.maximum(worst, row[at], out=worst)
             return worst
 
         return largest
@@ -236,7 +238,7 @@ class RowTables(ShapeTables):
         sizes = [
             tie.parameters
             for tie in space.model.ties
-            if {*space.model.names[:: len(space.model.names) - 1]} <= {*tie.layers}
+            if tie.parameters and {*space.model.names[:: len(space.model.names) - 1]} <= {*tie.layers}
         ]
         rows = [[hops_between(space, a, b) for b in space.classes] for a in space.classes]
         times = [
@@ -251,9 +253,10 @@ class RowTables(ShapeTables):
     def _terms(self, modes: Array, waits: bool) -> tuple[Array, ...]:
         """Way back, own ending and services of each mode on all spans, without hops and the first device's ending.
 
-        Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; and that
-        ending, by the layer behind. ``modes``: class, replicas, counts held and late, number of the device and depth of
-        each. ``waits``: with what devices wait between rounds.
+        Shape (modes, n + 1, n + 1), by the layer behind and the first one, `NEVER` where a span does not fit; then the
+        own ending behind gathers, where there are some; and the first device's ending, by the layer behind.
+        ``modes``: class, replicas, counts held and late, number of the device and depth of each. ``waits``: with what
+        devices wait between rounds.
         """
         kind, replicas, held, late, device, depth, *full = modes
         n = self._forward.shape[1] - 1
@@ -284,7 +287,10 @@ class RowTables(ShapeTables):
         if self._turns:
             served = (many - 1) * self._each_of(np.maximum(forward, plain))
         service = trip[-1] - (trip[b] - trip[a]) + forward + backward + served
-        terms = both[a] + busy, there[a] + busy + many * weight + finish, service
+        ended = busy + many * weight + finish
+        terms = [both[a] + busy, there[a] + ended, service]
+        if self._space.unfolding is None and (wait := self._reductions.waits((c, w), a, b)).any():
+            terms.append(wait + ended)
 
         def on_spans(each: Array) -> Array:
             dense = np.full((len(kind), n + 1, n + 1), NEVER)

@@ -58,7 +58,7 @@ def _bounded(space: Space, size: int, rows: list[Row], high: int, hiding: Prices
     if not bounds_rows(space):
         return rows
     tables = _tables(space, size, rows, hiding)
-    if one or space.evenly:
+    if one or space.evenly or len(rows) > LOT:
         rows = sorted(tables.closer(rows, high, like=True), key=Row.order)
     found: list[Row] = []
     at_once = FIRST_OF_LOT if one else LOT
