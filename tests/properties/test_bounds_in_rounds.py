@@ -412,7 +412,7 @@ def on_paths(number: int) -> Document:
     return document
 
 
-joint, longer = FoldedPaths._joint, FoldedPaths._longer.func
+joint, longer, left = FoldedPaths._joint, FoldedPaths._longer.func, folded_paths._Left
 
 
 def paths_of(numbers: Iterable[int]) -> Iterator[tuple[str, int, int, bool]]:
@@ -455,10 +455,12 @@ def test_no_partition_is_better_than_the_critical_path_of_another(numbers: Itera
         ),
         (FoldedPaths, "_joint", lambda _, chain: 2 * joint(chain), 2_000_016),
         (FoldedPaths, "_longer", property(lambda own: 2 * longer(own)), 2_000_011),
+        (folded_paths, "_Left", lambda times, hides, base: left(2 * times, 2 * hides, 2 * base), 2_000_401),
+        (folded_paths, "_Left", lambda times, hides, base: left(times, 0 * hides, base), 2_000_411),
     ],
-    ids=["updates", "latencies", "shared weights", "recomputation"],
+    ids=["updates", "latencies", "shared weights", "recomputation", "sums", "hidden sums"],
 )
-def test_paths_that_count_twice_are_noticed(
+def test_paths_that_count_too_much_are_noticed(
     monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any, number: int
 ) -> None:
     """Of each part that is not in most questions."""

@@ -38,7 +38,7 @@ def has_folded_paths(candidate: Candidate) -> bool:
 class FoldedPaths:
     """Critical paths of a candidate for which `has_folded_paths`.
 
-    They are those of one replica of each device, the one with the most micro-batches, without sums over replicas.
+    They are those of one replica of each device, the one with the most micro-batches.
     """
 
     def __init__(self, candidate: Candidate, cluster: Cluster) -> None:
@@ -56,37 +56,33 @@ class FoldedPaths:
         """
         stages, edges = self._candidate.unfolded(boundaries)
         chain = stages.chain
-        pipeline = self._alone(
-            assemble(chain, self._cluster, edges, stages.recompute(edges), placement=stages.placement), chain
-        )
+        apart = stages.placement[0] != stages.placement[-1]
+        joint = self._joint(chain) if apart else 0
+        whole = assemble(chain, self._cluster, edges, stages.recompute(edges), placement=stages.placement)
+        pipeline = self._alone(whole, tied=joint > 0)
         many = -(-stages.micro_batches // stages.replicas[0])
         schedule = with_reductions(stages.family.write((1,) * stages.depth, many), pipeline.tied)
         path = read_path(longest_path(schedule, pipeline, share=False), pipeline, schedule)
-        return self._shares(path, chain)
+        return self._shares(path, chain, joint)
 
-    def _alone(self, pipeline: Pipeline, chain: Chain) -> Pipeline:
+    @staticmethod
+    def _alone(pipeline: Pipeline, tied: bool) -> Pipeline:
         """The first replica of each device alone, with all parameters in place.
 
-        Of all sums there are those of weights that the first and the last stage share on different devices: they are
-        there in every partition, and take as long.
+        ``tied``: the first and the last stage share weights, whose sum is one collective in every partition.
         """
         homes = [ranks[0] for ranks in pipeline.placement]
         place = {rank: number for number, rank in enumerate(dict.fromkeys(homes))}
-        joint = self._joint(chain) if homes[0] != homes[-1] else 0
-        last = len(homes) - 1
-        ends = (0, last) if joint else ()
+        ends = (0, len(homes) - 1) if tied else ()
+        alone = [(s,) for s in range(len(homes)) if s not in ends and len(pipeline.placement[s]) > 1]
         return replace(
-            pipeline,
-            stages=tuple(
-                replace(stage, gather=0, gather_buckets=(), reduce=joint * (s in ends), buckets=())
-                for s, stage in enumerate(pipeline.stages)
-            ),
+            pipeline.without_gathers(),
             placement=tuple((place[rank],) for rank in homes),
             transfers=tuple(map(_first, pipeline.transfers)),
             returns=tuple(map(_first, pipeline.returns)),
             runtime=tuple(pipeline.runtime[rank] for rank in place),
             limits=tuple(pipeline.limits[rank] for rank in place),
-            tied=(ends,) if ends else (),
+            tied=(*alone, *([ends] if ends else [])),
             coupled=False,
         )
 
@@ -97,7 +93,7 @@ class FoldedPaths:
         shared = (each for each in chain.shared if each.parameters and (each.layers[0], each.layers[-1]) == ends)
         return sum(int(min(each.together[0], each.together[-1])) for each in shared)
 
-    def _shares(self, path: Path, chain: Chain) -> Array:
+    def _shares(self, path: Path, chain: Chain, joint: int) -> Array:
         """What devices add to a path, by the layers that they may have in each round."""
         rows = (
             (path.forward, chain.forward),
@@ -111,19 +107,30 @@ class FoldedPaths:
         sends = np.add(path.send, path.send_back)[:, None] * chain.send
         sends = np.pad(sends + (np.add(path.latency, path.latency_back) * chain.latency)[:, None], ((0, 1), (0, 1)))
         again = np.add(path.backward, path.input_gradient)
+        sums = _Left(chain.reduce, chain.hides, chain.reduce_base)
+        gathers = _Left(chain.gather, chain.gather_hides, chain.gather_base)
         devices, a, e = range(self._candidate.depth), self._first, self._end
         found = np.zeros((len(devices), len(a)), np.int64)
-        fewest = np.full(len(devices), NEVER)
+        summed, after = np.zeros_like(found), np.zeros_like(found)
+        fewest, ends = np.full((2, len(devices)), NEVER)
         for number in range(self._folding.rounds):
             columns = np.array(self._folding.columns(number))
             first, behind = (columns[e], columns[a]) if self._folding.returns(number) else (columns[a], columns[e])
             for place, d in enumerate(self._folding.in_turn(devices, number)):
                 stage = number * len(devices) + place
                 found[d] += before[stage, behind] - before[stage, first] + sends[stage, behind - 1]
-                fewest[d] = min(fewest[d], again[stage])
-        found[0] += (path.reduce[0] + path.reduce[-1]) * self._joint(chain)
+                fewest[d], ends[d] = min(fewest[d], again[stage]), min(ends[d], path.reduce[stage])
+                left = sums.of(stage, first, behind)
+                summed[d] += path.reduce[stage] * np.maximum(left, 0)
+                after[d] += left
+                if d == 0:
+                    found[d] += np.maximum(gathers.of(stage, first, behind), 0)
+        if not chain.halves:  # sums of a device hide behind backwards of all its stages
+            summed = ends[:, None] * np.maximum(after, 0)
+        for d, count in ((0, path.reduce[0]), (devices[-1], path.reduce[-1])):
+            summed[d] = np.maximum(summed[d], count * joint)
         shares = np.full((len(devices), self._folding.layers + 1, self._folding.layers + 1), NEVER)
-        shares[:, e, a] = found + fewest[:, None] * self._longer
+        shares[:, e, a] = found + summed + fewest[:, None] * self._longer
         return shares
 
     @cached_property
@@ -133,6 +140,22 @@ class FoldedPaths:
         return np.stack(
             [recomputing.lower_bounds(d, self._first, self._end, wanted) for d in range(self._candidate.depth)]
         )
+
+
+class _Left:
+    """What is left of sums of stages behind the passes that hide them, or of gathers before these; at least.
+
+    Below 0 it is what these could hide beside them.
+    """
+
+    def __init__(self, times: Array, hides: Array, base: Array) -> None:
+        self._times, self._hides, self._base = sums_before(times), sums_before(hides), base
+
+    def of(self, stage: int, first: Array, behind: Array) -> Array:
+        """Return the nanoseconds of a stage on runs of layers."""
+        times, hides = (row[stage, behind] - row[stage, first] for row in (self._times, self._hides))
+        found: Array = times + self._base[stage] * (times > 0) - hides
+        return found
 
 
 def _first(row: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
