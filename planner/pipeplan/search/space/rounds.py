@@ -173,7 +173,7 @@ class Rounds:
         devices = len(self._cluster.devices)
         if devices == 1:
             raise InputError(f"{counted(turns, 'stage')} of a device (chunks) need two devices, and there is one")
-        depths = job.depths or range(2 * turns, turns * devices + 1)
+        depths = job.depths or range(2 * turns, turns * min(devices, len(model.layers)) + 1)
         depths = tuple(depth // turns for depth in depths if depth % turns == 0 and depth > turns)
         if not depths:
             raise InputError(
