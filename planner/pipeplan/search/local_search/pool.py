@@ -88,7 +88,7 @@ class _Even:
     def far(self, plan: EvaluatedPlan) -> float:
         """Distance from a plan: in level, kind of the first devices, and doublings of replicas and micro-batch size."""
         priced, first = plan.candidate.chain, self.modes[0]
-        replicas = log2(first.replicas * priced.stages / len(priced.devices))
+        replicas = log2(first.replicas * priced.stages / sum(priced.replicas))
         level, size = self.space.job.level - priced.zero, log2(self.size / priced.micro_batch)
         other = self.space.classes[first.device_class].kind.name != priced.groups[0][0].kind.name
         return abs(replicas) + abs(level) + abs(size) + other

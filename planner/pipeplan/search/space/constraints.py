@@ -74,6 +74,8 @@ class Constraints:
     @property
     def pinned(self) -> list[tuple[int, int]]:
         """Layers that are pinned to single devices, each with its device."""
+        if not self._pins:
+            return []
         devices = {f"d{device.index}": device.index for device in self._cluster.devices}
         kinds = {device.kind.name for device in self._cluster.devices}
         return [(layer, devices[where]) for layer, where in self._pins if where in devices and where not in kinds]
