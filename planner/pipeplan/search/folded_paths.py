@@ -10,6 +10,7 @@ and its length is a sum of a number for each device and the super layers that it
 devices with several stages").
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -24,7 +25,7 @@ from pipeplan.costs.chain import Array, Boundaries, Chain
 from pipeplan.search.path_cuts import Path, read_path
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import longest_path
-from pipeplan_formulations.common.layer_tables import sums_before
+from pipeplan_formulations.common.layer_tables import Flags, sums_before
 from pipeplan_formulations.partition.spans import NEVER
 
 
@@ -39,12 +40,19 @@ class FoldedPaths:
     """Critical paths of a candidate for which `has_folded_paths`.
 
     They are those of one replica of each device, the one with the most micro-batches.
+
+    Parameters
+    ----------
+    wanted : sequence of array of bool, optional
+        For each device whether partitions are asked for in which it has super layers a … e − 1, at [e, a]. Of others it
+        is not known what is recomputed, and nothing is counted. By default all are.
     """
 
-    def __init__(self, candidate: Candidate, cluster: Cluster) -> None:
+    def __init__(self, candidate: Candidate, cluster: Cluster, wanted: Sequence[Flags] | None = None) -> None:
         assert candidate.unfolding is not None
         self._candidate, self._cluster, self._folding = candidate, cluster, candidate.unfolding.folding
         self._first, self._end = np.triu_indices(self._folding.layers + 1, 1)
+        self._wanted = wanted
 
     def find(self, boundaries: Boundaries) -> Array:
         """Return what each device adds to the length of the critical path of a partition, on any super layers.
@@ -136,10 +144,10 @@ class FoldedPaths:
     @cached_property
     def _longer(self) -> Array:
         """Least recomputed forward time of each device on each run of super layers, shape (devices, runs)."""
-        recomputing, wanted = self._candidate.problem.recomputing, np.ones(len(self._first), np.bool_)
-        return np.stack(
-            [recomputing.lower_bounds(d, self._first, self._end, wanted) for d in range(self._candidate.depth)]
-        )
+        recomputing, a, e = self._candidate.problem.recomputing, self._first, self._end
+        every = [np.ones(len(a), np.bool_)] * self._candidate.depth
+        wanted = every if self._wanted is None else [own[e, a] for own in self._wanted]
+        return np.stack([recomputing.lower_bounds(d, a, e, own) for d, own in enumerate(wanted)])
 
 
 class _Left:

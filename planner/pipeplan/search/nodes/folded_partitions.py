@@ -62,7 +62,10 @@ class FoldedPartitionsNode(Node):
         cls, least: int, search: PlanSearch, candidate: Candidate, stages: Sequence[Array]
     ) -> "FoldedPartitionsNode | None":
         """The node of all partitions of a candidate, if there are any; its bound is ``least`` or more."""
-        paths = FoldedPaths(candidate, search.cluster_of(candidate)) if has_folded_paths(candidate) else None
+        paths = None
+        if has_folded_paths(candidate):
+            horizon = NEVER if search.cutoff is None else search.cutoff
+            paths = FoldedPaths(candidate, search.cluster_of(candidate), [own < horizon for own in stages])
         every = tuple((s, stages[0].shape[0] - 1) for s in range(len(stages)))
         return cls(least, candidate, stages, paths, deque(maxlen=KEPT), every, ())._within(every)
 
