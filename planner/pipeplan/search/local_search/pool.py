@@ -181,7 +181,7 @@ class LocalSearch:
             self._even[key] = list(self._every_even(space))
         every = self._even[key]
         for _ in range(min(EVEN, len(every))):
-            even = min(every, key=lambda each: (each.begun, each.far(climb.best), each.bound))
+            even = min(every, key=lambda each: (each.begun + each.far(climb.best), each.bound))
             even.begun += 1
             fits = self._begin(even.space, Placement(even.modes), even.size, best)
             every.remove(even)
