@@ -194,7 +194,6 @@ class LocalSearch:
         key = placement, size, *space.key
         if placement.modes is None or key in self._regrouped:
             return False
-        self._regrouped.add(key)
         arranged = space.placing.arranged(placement.modes, placement.tile)
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
         if arranged is None or widest > space.job.batch // size or deep > len(space.model.layers):
@@ -216,6 +215,7 @@ class LocalSearch:
                 plan = self._evaluated(space, placement, each, boundaries, int(PROMISING * best))
                 if plan is not None:
                     self.add(plan)
+        self._regrouped.add(key)  # not of groups for which the time was over
         return fits
 
     def _every_even(self, own: Space) -> Iterator[_Even]:
