@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # few jobs need these, and functions below import them
     from pipeplan.search.nodes.teams import TeamsNode
     from pipeplan.solve.robust.compared import Choice
 
-FOR_HEURISTICS = 0.1
+FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
 SHOWN = REGIMES.shown_samples.most
 """With more devices x samples than this, heuristics have only a share of that time,"""
