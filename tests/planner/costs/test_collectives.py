@@ -12,6 +12,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.costs.network import joint_ring, rings, rings_over_nodes, shared, transfer
+from pipeplan.costs.occupancy import MOST, occupancies
 from pipeplan.costs.pricing import price
 from pipeplan.io.cluster_file import cluster_from_data, read_cluster, write_cluster
 
@@ -28,6 +29,17 @@ def test_rounds_run_at_the_measured_share_of_the_bandwidth(replicas: int) -> Non
     assert ring.times(np.array([size])).tolist() == [2 * (replicas - 1) * size // replicas]  # 1 byte a nanosecond
     assert ring.base == 2 * (replicas - 1) * 1_000
     assert transfer(CLUSTER, devices[0], devices[1], size).occupancy == size // 2
+
+
+@pytest.mark.parametrize("bandwidth", [None, 1, 3, 10**9, 25 * 10**9 + 1])
+def test_many_sizes_at_once_keep_a_link_busy_as_each_does(bandwidth: int | None) -> None:
+    """Up to where 64 bits are enough, and beyond."""
+    link = Link(bandwidth, 0)
+    small = [0, 1, 2, 10**6, MOST - 1, MOST]
+    large = [] if bandwidth in (1, 3) else [MOST + 1, 10**12]
+    for sizes in (small, [*small, *large]):
+        found = occupancies(link, np.array([sizes, sizes[::-1]]))
+        assert found.tolist() == [[link.occupancy(size) for size in row] for row in (sizes, sizes[::-1])]
 
 
 def test_a_shared_card_is_shared_in_collectives_too() -> None:
