@@ -49,7 +49,7 @@ def enumerates_groups(space: Space) -> bool:
 
 def _lists_shapes(space: Space) -> bool:
     """Return True if all pairs of a shape and a partition are listed; sharded stages have few shapes as it is."""
-    turns = space.unfolding is not None and space.unfolding.folding.laid.turns  # whose services have times of their own
+    turns = space.unfolding is not None and space.unfolding.laid.turns  # whose services have times of their own
     return space.small and space.job.level < SHARDED and not space.splits and not turns
 
 

@@ -156,7 +156,7 @@ def waits_of(space: Space, size: int, hop: int) -> RoundWaits | FirstBackwardWai
     """Return the waits that are known of a space; ``hop`` as in `RoundWaits`."""
     if space.unfolding is None:
         return None
-    rounds, turns = space.model.rounds, space.unfolding.folding.laid.turns
+    rounds, turns = space.model.rounds, space.unfolding.laid.turns
     if not turns and not space.splits:
         return RoundWaits(space, size, hop)
     return FirstBackwardWaits(space, size, hop) if rounds == 1 + turns else None

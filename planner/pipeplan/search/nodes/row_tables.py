@@ -303,7 +303,7 @@ class RowTables(ShapeTables):
     @property
     def _turns(self) -> bool:
         """Whether stages lie in a V."""
-        return self._space.unfolding is not None and self._space.unfolding.folding.laid.turns
+        return self._space.unfolding is not None and self._space.unfolding.laid.turns
 
     def _each_of(self, passes: Array) -> Array:
         """What passes of a device take on each of its stages in the mean."""
