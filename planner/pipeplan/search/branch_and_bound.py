@@ -46,6 +46,8 @@ NEGLIGIBLE = 1e-4
 """Relative gap at which the local search ends, and teams are not priced: they have hardly anything to gain any more."""
 FIRST_PLANS = 1.0
 """Seconds in which early nodes come before the local search: it had better start from the best of their plans."""
+FOR_A_PLAN = 1.0
+"""Seconds in which nodes of teams of some sizes come early while there is no plan: then it is the turn of others."""
 
 
 class Turn(Enum):
@@ -71,6 +73,11 @@ class Node(ABC):
     def turn(self) -> Turn:
         """Time at which to advance the node."""
         return Turn.BY_BOUND
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """Sizes of the teams of its plans, 1 for single devices; empty if it has no plans itself."""
+        return ()
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -124,7 +131,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     parts : dict of str to int
         The bound of each of `Node.parts` so far.
     for_first_plans : dict of tuple of int to float
-        Seconds that nodes spent which only find plans, by sizes of teams; None is without teams.
+        Seconds that nodes spent which only find plans, by `Node.teams`.
     """
 
     cluster_of: Callable[[Candidate], Cluster]
@@ -135,7 +142,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     unaffordable: float | None = None
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
-    for_first_plans: dict[tuple[int, ...] | None, float] = field(default_factory=lambda: defaultdict(float), init=False)
+    for_first_plans: dict[tuple[int, ...], float] = field(default_factory=lambda: defaultdict(float), init=False)
+    _in_vain: dict[tuple[int, ...], float] = field(default_factory=lambda: defaultdict(float), init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _early_bounds: list[tuple[int, int]] = field(default_factory=list, init=False)
     _taken: set[int] = field(default_factory=set, init=False)
@@ -267,9 +275,9 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         finally:
             self._reserve = 0.0
 
-    def find_plan(self, seconds: float) -> None:
-        """Advance nodes until there is a plan, for at most so many seconds."""
-        self._reserve = max(self.rest - seconds, 0.0)
+    def find_plan(self) -> None:
+        """Advance nodes until there is a plan, for at most `FOR_A_PLAN` seconds."""
+        self._reserve = max(self.rest - FOR_A_PLAN, 0.0)
         try:
             while self.open and self.incumbent is None and self.left > 0:
                 self.step()
@@ -278,7 +286,10 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
 
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node."""
+        began = self.spent
         step = node.advance(self)
+        if self.incumbent is None and node.teams:
+            self._in_vain[node.teams] += self.spent - began
         excluded = step.rest is None and not step.nodes
         self._note(node, UNLIMITED if excluded else node.bound)
         if not self._early or self.spent > FIRST_PLANS:
@@ -331,10 +342,12 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         while self._early:
             _, _, number, node = heapq.heappop(self._early)
             self._taken.add(number)
-            if self._is_early(node) or not self._heap:
+            if self._is_early(node) or not (self._heap or self._early):
                 return node
             self.push(node)
         return super()._next()
 
     def _is_early(self, node: Node) -> bool:
-        return node.turn is Turn.EARLY or (node.turn is Turn.UNTIL_A_PLAN and self.incumbent is None)
+        if self.incumbent is not None:
+            return node.turn is Turn.EARLY
+        return node.turn in (Turn.EARLY, Turn.UNTIL_A_PLAN) and self._in_vain[node.teams] < FOR_A_PLAN

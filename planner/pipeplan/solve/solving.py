@@ -62,8 +62,8 @@ FOR_MIXES = 0.5
 FOR_ROUNDS = 0.3
 """Share of the time limit that is left for several stages of a device, beside one; with so many devices x samples they
 are no later than others."""
-FOR_TEAMS, FOR_A_PLAN = 0.65, 1.0
-"""Share of the time limit in which teams are opened; seconds in which a plan is sought between two of their sizes."""
+FOR_TEAMS = 0.65
+"""Share of the time limit in which teams are opened."""
 WITHOUT_TEAMS = 0.1
 """Share of the time left in which plans without teams are sought before teams are opened. The best of them closes
 those whose bound before pricing is no less. With very many devices x samples it is `FOR_SHOWN`."""
@@ -189,7 +189,7 @@ class Solving:
             first = self._waiting.pop(0)
             search.unopened = self._least_waiting
             search.expand(first)
-            search.find_plan(FOR_A_PLAN)
+            search.find_plan()
         self.spaces.require_some()
         for mixed in self.spaces.mixed:
             for node in mixed_nodes(mixed):
@@ -235,6 +235,10 @@ class Solving:
         if first:
             self._begin_heuristics()
         if self._waiting:
+            search.find_plan()
+        if self._waiting and search.incumbent is None:
+            self._open_teams()
+        elif self._waiting:
             self._advance(search.rest * (1 - (FOR_SHOWN if self._many else WITHOUT_TEAMS)))
             if all(space.small for space in self.hopeful):  # milliseconds, and teams take longer to be priced
                 with search.late_too():

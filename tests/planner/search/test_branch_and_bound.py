@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from helpers.instances import equal_devices
+from pipeplan.search import branch_and_bound
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan_formulations.common.report import Limits, Stop
 
@@ -125,3 +126,34 @@ def test_early_nodes_count_until_they_are_advanced() -> None:
         bounds.append(search.bound)
         search.step()
     assert bounds == [min(bounds[k:]) for k in range(4)] == [3, 5, 7, 9]
+
+
+def test_teams_of_which_no_plan_is_found_wait_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is no plan, early nodes come in the order of their ranks only until their teams had their time."""
+    tried: list[tuple[int, ...]] = []
+
+    @dataclass
+    class Seeking(Scripted):
+        sizes: tuple[int, ...] = (1,)
+        turn = Turn.UNTIL_A_PLAN
+
+        @property
+        def teams(self) -> tuple[int, ...]:
+            return self.sizes
+
+        @property
+        def rank(self) -> tuple[int, ...]:
+            return self.sizes
+
+        def advance(self, search: PlanSearch) -> Step[Node]:
+            tried.append(self.sizes)
+            return super().advance(search)
+
+    def order() -> list[tuple[int, ...]]:
+        tried.clear()
+        ran(Seeking(1), Seeking(2), Seeking(3), Seeking(4, (8,), sizes=(2,)))
+        return list(tried)
+
+    assert order() == [(1,), (1,), (1,), (2,)]
+    monkeypatch.setattr(branch_and_bound, "FOR_A_PLAN", 1e-12)
+    assert order() == [(1,), (2,), (1,), (1,)]

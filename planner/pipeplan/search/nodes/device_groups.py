@@ -40,6 +40,11 @@ class SpaceNode(Node):
     space: Space
     size: int
 
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """Those of the space's split."""
+        return (1,) if self.space.split is None else self.space.split.teams
+
 
 @dataclass
 class DeviceGroupsNode(Node):

@@ -39,15 +39,15 @@ class FirstPlansNode(SpaceNode):
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Simulate the allocations of the furthest-end programme."""
-        began, teams = search.spent, None if self.space.split is None else self.space.split.teams
-        if search.value is not None and search.for_first_plans[teams] > SHARE * search.limits.time:
+        began = search.spent
+        if search.value is not None and search.for_first_plans[self.teams] > SHARE * search.limits.time:
             return Step.nothing()
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating)
         programme = FurthestEnd(problem, Clock(Limits(min(search.left / 2, SECONDS))))
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
         for stages in programme.allocations(self.bound, high):
             submit(search, self.space, self.size, self.layout, problem, stages, self.bound)
-        search.for_first_plans[teams] += search.spent - began
+        search.for_first_plans[self.teams] += search.spent - began
         return Step.nothing()
 
 

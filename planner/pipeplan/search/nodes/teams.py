@@ -58,9 +58,9 @@ class TeamsNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Early on very many devices, where a good plan saves most of the others' ways."""
+        """Early until some plan fits, and on very many devices, where a good plan saves most of the others' ways."""
         many = len(self.opening.least.cluster.devices) > MANY_UNITS * max(self.opening.sizes)
-        return Turn.EARLY if self.raised and many else Turn.BY_BOUND
+        return Turn.EARLY if self.raised and many else Turn.UNTIL_A_PLAN
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound, as far as the best plan, then open all ways; those without time for it keep the bound."""
