@@ -17,9 +17,10 @@ from pipeplan.core.shared_weights import with_reductions
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import period, simulate
 from pipeplan_formulations import allocation
-from pipeplan_formulations.allocation import Allocation, ChainAllocation
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.allocation.place import Place
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 
 FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
@@ -141,6 +142,29 @@ def test_a_slow_first_stage_waits_for_two_trips() -> None:
     stages = tuple(Place(s, s + 1, 0, 1) for s in range(4))
     assert replace(problem, two_trips=False).evaluate(stages) == 156
     assert problem.evaluate(stages) == makespan(problem, stages, shared=False) == 168
+
+
+def test_a_later_stage_waits_for_its_gathers() -> None:
+    """It begins behind them or behind the stages before, whichever is later; so says every programme."""
+    problem = ChainAllocation(
+        forward=np.array([[6, 2]]),
+        backward=np.array([[6, 3]]),
+        gather=np.array([[[0, 20]]]),
+        reduce=np.array([[[0, 20]]]),
+        saved=np.zeros(2, np.int64),
+        output=np.zeros(2, np.int64),
+        recomputable=np.zeros(2, np.bool_),
+        limit=np.array([2**40]),
+        units=np.array([2]),
+        node=np.array([2]),
+        micro_batches=4,
+        unit=2,
+    )
+    stages = Place(0, 1, 0, 1), Place(1, 2, 0, 1)
+    assert problem.evaluate(stages) == makespan(problem, stages, shared=False) == 20 + 2 * 5 + 20
+    assert replace(problem, gather=0 * problem.gather).evaluate(stages) == 6 + 2 * 5 + 20
+    assert allocation.solve(problem, Limits(60)).bound == 50
+    assert FurthestEnd(problem, Clock(Limits(60))).lower_bound(0, problem.largest) == 50
 
 
 def test_the_last_update_waits_for_the_first_stage_where_both_hold_the_same_weights() -> None:
