@@ -30,7 +30,7 @@ NAME = "listing"
 MOST = 5_000
 """Most partitions that are listed: with more, the dynamic programmes are faster."""
 AT_ONCE = 64
-"""Partitions whose recomputation is found between two looks at the clock."""
+"""Spans of a stage whose recomputation is found between two looks at the clock."""
 
 
 def few(problem: ChainPartition) -> bool:
@@ -68,11 +68,14 @@ class PartitionList:
         self.edges = edges[fits.all(axis=1)]
         longer = np.zeros((len(self.edges), problem.stages), np.int64)
         for s in stages.tolist():
-            for low in range(0, len(self.edges), AT_ONCE):
+            spans, each = np.unique(self.edges[:, s] * (problem.layers + 1) + self.edges[:, s + 1], return_inverse=True)
+            again = np.zeros(len(spans), np.int64)
+            for low in range(0, len(spans), AT_ONCE):
                 if clock is not None:
                     clock.check()
-                a, b = self.edges[low : low + AT_ONCE, s : s + 2].T
-                longer[low : low + AT_ONCE, s] = problem.recomputing.lower_bounds(s, a, b, np.ones(len(a), np.bool_))
+                a, b = np.divmod(spans[low : low + AT_ONCE], problem.layers + 1)
+                again[low : low + AT_ONCE] = problem.recomputing.lower_bounds(s, a, b, np.ones(len(a), np.bool_))
+            longer[:, s] = again[each]
         self._sums = Sums.of_many(problem, self.edges, longer)
         self.low = values(problem, self._sums) if len(self.edges) else np.zeros(0, np.int64)
 
