@@ -206,11 +206,10 @@ class RoundsNode(Node):
             return Step.split([replace(self, ways=own) for own in below])
         every = nodes_of(promising(chain.from_iterable(map(self._spaces, self.ways))))
         nodes = [node for node in every if isinstance(node, SpaceNode) and node.size == self.size]
-        if len(self.laid) > 1 or not _cheap(self.ways[0].cluster):
-            return Step.split([*together(nodes)])
         for node in nodes:
             node.bound = max(node.bound, self.bound)
-        return Step.split(nodes)
+        apart = len(self.laid) == 1 and _cheap(self.ways[0].cluster)
+        return Step.split(nodes if apart else [*together(nodes)])
 
     def _of_rows(self, search: PlanSearch) -> int:
         """A lower bound on the plans of the least way, by rows of modes, at most the cutoff; `UNLIMITED` without any.
