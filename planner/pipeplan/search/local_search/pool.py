@@ -104,6 +104,7 @@ class LocalSearch:
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[object, ...]] = set()
         self._even: dict[tuple[Splitting | None, int], list[_Even]] = {}
+        self._near = False
         self._rising: dict[tuple[Hashable, int], Iterator[Groups]] = {}
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
@@ -174,14 +175,18 @@ class LocalSearch:
         return self._rising[space.key, size]
 
     def _begin_evenly(self, climb: _Climb, best: int) -> bool:
-        """Begin a climb on equal groups, the nearest to the best plan of this one; return False if none is left."""
+        """Begin a climb on equal groups; return False if none is left.
+
+        In turn those nearest to the best plan of this climb, and those of least bound.
+        """
         space = climb.moves.space
         key = space.split, space.model.slices
         if key not in self._even:
             self._even[key] = list(self._every_even(space))
         every = self._even[key]
+        self._near = not self._near
         for _ in range(min(EVEN, len(every))):
-            even = min(every, key=lambda each: (each.begun + each.far(climb.best), each.bound))
+            even = min(every, key=lambda each: (each.begun + self._near * each.far(climb.best), each.bound))
             even.begun += 1
             fits = self._begin(even.space, Placement(even.modes), even.size, best)
             every.remove(even)
