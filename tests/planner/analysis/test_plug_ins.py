@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.instances import equal_devices, fat_head, model_of
 from helpers.shared_data import ROOT
@@ -69,12 +71,16 @@ class Star(Ring):
         """Nanoseconds of latency there and back."""
         return self.ways * self.link.latency
 
-    def _time(self, size: int) -> int:
-        return max(self.ways * (self.replicas - 1) * self.link.occupancy(size), 1) if size else 0
+    def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what there and back take; at least 1."""
+        return np.array([max(self._taken(size), size > 0) for size in sizes.tolist()], np.int64)
+
+    def _taken(self, size: int) -> int:
+        return self.ways * (self.replicas - 1) * self.link.occupancy(size)
 
     def lower_bound(self, size: int) -> int:
-        """Return what there and back take."""
-        return self.base + self.ways * (self.replicas - 1) * self.link.occupancy(size)
+        """Return what there and back take, with their latency."""
+        return self.base + self._taken(size)
 
 
 class Boasting(Star):
