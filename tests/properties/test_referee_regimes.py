@@ -222,7 +222,7 @@ REGIMES = {
     "rows of many devices": Regime(
         RowTables, "closer", MANY, when=lambda arguments, result: arguments[0]._space.evenly, suits=free, change=loops
     ),
-    "rows of many teams": Regime(RoundsNode, "_of_rows", MANY, suits=free, change=loops_of_teams, first=8),
+    "rows of many teams": Regime(RoundsNode, "_of_rows", MANY, suits=free, change=loops_of_teams, first=30),
     "no solver": Regime(
         family_node.FamilyNode,
         "advance",
