@@ -296,6 +296,16 @@ def test_pipelines_of_several_stages_per_device_have_replicas(schedule: str, zer
     assert replace(Plan.load(tmp_path / "plan.json"), yardstick=found.plan.yardstick) == found.plan
 
 
+def test_a_v_on_copies_over_nodes_sends_nothing_between_its_halves() -> None:
+    """Both stages are on the same devices, whose links between nodes carry sums alone."""
+    kind, own = DeviceKind("unit"), Node(("unit",), Link(10**10, 0))
+    boxes = Cluster("boxes", {"unit": kind}, (own, own), Link(10**9, 1))
+    model = model_of([10] * 4, saved=[8] * 4, output=[2] * 4, parameters=[100] * 4)
+    found = judge(model, boxes, 8, stages=(2, 2), schedule="zb-v", micro_batches=8, replicas=2, time_limit=1)
+    assert found.plan.pipeline.devices == 2
+    assert found.value >= 8 * 4 * (10 + 20) // 2
+
+
 def test_stages_of_one_device_share_its_memory() -> None:
     """Where a device lacks room for its stages together, it is named with both."""
     stages = {"stages": (2, 2, 1, 2, 1, 1), "schedule": "interleaved"}
