@@ -23,7 +23,7 @@ from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.schedules.family import FOUND, Family, alternates, checked
 from pipeplan.schedules.placed import PlacedFamily
-from pipeplan.schedules.slices import JOINED, SLICED, SPLIT, sliced_families
+from pipeplan.schedules.slices import JOINED, SLICED, SPLIT, asked_sliced_families, sliced_families
 
 __all__ = [
     "FAMILIES",
@@ -33,6 +33,7 @@ __all__ = [
     "SPLIT",
     "Family",
     "PlacedFamily",
+    "asked_sliced_families",
     "families_in_rounds",
     "family",
     "first_deadlock",

@@ -65,6 +65,23 @@ def sliced_families(count: int) -> tuple[Family, ...]:
     )
 
 
+def asked_sliced_families(count: int, named: Sequence[str]) -> tuple[Family, ...]:
+    """Return those of these families that are named, or if no family is those with joined backwards.
+
+    Raises
+    ------
+    InputError
+        If others are named alone.
+    """
+    found = tuple(each for each in sliced_families(count) if each.name in (named or JOINED))
+    if not found:
+        raise InputError(
+            f"schedules {', '.join(named)} run whole sequences, and {count} token slices (slices) run "
+            f"{' or '.join(SLICED)}; name one of these too, or drop one or the other"
+        )
+    return found
+
+
 def _warm_up(name: str, count: int, replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
     """Return the most forwards of a replica of each stage before its first backward, in slices."""
     check_size(replicas, micro_batches)

@@ -27,6 +27,8 @@ from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 from pipeplan.simulate.claims import validate_claims
 from pipeplan.solve import solve
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
 
 QUICK = {"time_limit": 20.0, "workers": 1}
 
@@ -155,6 +157,14 @@ def test_split_backwards_need_times_of_their_parts() -> None:
     assert split.plan.schedule.family == "zb-h1-slices" and split.value < joined.value
     assert "zb-h1-slices" in " ".join(joined.searched.not_searched)
     assert "zb-h1-slices" not in " ".join(split.searched.not_searched)
+
+
+@pytest.mark.parametrize("teams", [1, 2, (1, 2)])
+def test_families_of_whole_sequences_run_no_slices(teams: int | tuple[int, ...]) -> None:
+    """They are refused at once, also where all plans have teams, which may never be opened."""
+    job = Job(8, teams=(teams,) if isinstance(teams, int) else teams, slices=(1, 4), schedules=("gpipe",))
+    with pytest.raises(InputError, match="schedules gpipe run whole sequences, and 4 token slices"):
+        Spaces(load_model("gpt2-small"), load_cluster("4-v100-nvlink"), job, opening=Clock(Limits()))
 
 
 def equal_stages(layers: int) -> Model:

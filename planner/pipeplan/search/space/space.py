@@ -18,7 +18,7 @@ from pipeplan.costs.cost_tables import Tables
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.occupancy import occupancies
 from pipeplan.costs.pricing import Prices
-from pipeplan.schedules import FAMILIES, JOINED, PLACED, SLICED, Family, families_in_rounds, family, sliced_families
+from pipeplan.schedules import FAMILIES, PLACED, SLICED, Family, asked_sliced_families, families_in_rounds, family
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate, Unfolding, in_flight
 from pipeplan.search.space.constraints import Constraints
@@ -123,7 +123,7 @@ class Space:
         names = tuple(dict.fromkeys(names if steps else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
         if model.slicing is not None:
-            self.free, self.families = False, _of_slices(model.slices, named)
+            self.free, self.families = False, asked_sliced_families(model.slices, named)
         if model.folding is not None:
             own = families_in_rounds(model.rounds, model.folding.laid.turns)
             self.free, self.families = False, tuple(each.on_devices(model.rounds) for each in own if each.name in named)
@@ -352,17 +352,6 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
         replicas = (1,) * len(cluster.devices)
         return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
     return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
-
-
-def _of_slices(count: int, named: tuple[str, ...]) -> tuple[Family, ...]:
-    """The families of token slices: those that are named, or if none are those with joined backwards."""
-    found = tuple(each for each in sliced_families(count) if each.name in (named or JOINED))
-    if not found:
-        raise InputError(
-            f"schedules {', '.join(named)} run whole sequences, and {count} token slices (slices) run "
-            f"{' or '.join(SLICED)}; name one of these too, or drop one or the other"
-        )
-    return found
 
 
 def _check_lanes(families: Iterable[Family], cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ from pipeplan.costs.cost_tables import Tables
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
-from pipeplan.schedules import SLICED, family
+from pipeplan.schedules import SLICED, asked_sliced_families, family
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space import outside
 from pipeplan.search.space.candidates import Candidate
@@ -168,6 +168,7 @@ class Spaces:
     ) -> "Spaces":
         """The spaces of a number of token slices."""
         check_halves(self.model, self.cluster, self.job)
+        asked_sliced_families(count, self.job.schedules)  # so that its error comes before teams are open
         job = replace(self._asked, slices=(count,), context_parallel=False, unlike_teams=False)
         own = None if questions is None else tuple(questions)
         return Spaces(sliced(self.model, count), self.cluster, job, questions=own, opening=opening)
