@@ -54,7 +54,7 @@ def drawn(seed: int, split: bool = False) -> tuple[Model, Cluster, Job]:
     model = sliced_chain(random, random.randint(2, 4))
     memory = random.choice((None, None, 4000))
     job = Job(
-        random.choice((1, 2, 4)), slices=random.choice(((2,), (1, 3), (1, 4), (2, 4))), optimizer="sgd",
+        random.choice((1, 2, 4)), slices=random.choice(((2,), (1, 3), (1, 4), (2, 4))), optimizer="sgd", teams=(1,),
         objective=random.choice((Objective.STEP, Objective.STEP, Objective.PERIOD)),
     )  # fmt: skip
     if split and job.objective is Objective.STEP:
