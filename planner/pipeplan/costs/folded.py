@@ -55,10 +55,9 @@ def folded(model: Model, laid: Laid) -> Model | None:
     if folding is None or folding.layers < 2:
         return None
     groups = _groups(folding)
-    names = ["+".join(model.names[a] for a, b in runs if a < b) for runs in groups]
-    home = {
-        layer: name for runs, name in zip(groups, names, strict=True) for a, b in runs for layer in model.names[a:b]
-    }
+    every = model.names
+    names = ["+".join(every[a] for a, b in runs if a < b) for runs in groups]
+    home = {layer: name for runs, name in zip(groups, names, strict=True) for a, b in runs for layer in every[a:b]}
 
     def sums(row: Sequence[int]) -> tuple[int, ...]:
         return tuple(sum(sum(row[a:b]) for a, b in runs) for runs in groups)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from pipeplan.baselines.deadline import OutOfTime, ending
 from pipeplan.core.cluster import Cluster
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate, small_enough
@@ -285,9 +286,13 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
             self._reserve = 0.0
 
     def advance(self, node: Node) -> Step[Node]:
-        """One step of a node."""
+        """One step of a node; one that the time limit ends keeps its bound."""
         began = self.spent
-        step = node.advance(self)
+        try:
+            with ending(time.monotonic() + self.rest):
+                step = node.advance(self)
+        except OutOfTime:
+            step = Step.leave(node.bound)
         if self.incumbent is None and node.teams:
             self._in_vain[node.teams] += self.spent - began
         excluded = step.rest is None and not step.nodes

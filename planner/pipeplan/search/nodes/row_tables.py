@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeplan.baselines.deadline import check_deadline
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Array, Boundaries
@@ -167,6 +168,7 @@ class RowTables(ShapeTables):
 
         def largest(own: Array, s: int) -> Array:
             """The largest bound of stage s of some rows, by its end and its first layer."""
+            check_deadline()  # seconds of thousands of layers
             every = (of_range(own, s, stages[own, s, number]) for number in range(stages.shape[2]))
             return reduce(np.minimum, every)
 
