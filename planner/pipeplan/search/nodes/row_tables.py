@@ -39,6 +39,8 @@ LOT = 32
 """Rows that are bounded at once."""
 DEEP = 16
 """Most devices of a row whose waits are counted: each device of each depth has its own."""
+SPANS = 2**21
+"""Most spans of modes whose recomputation is bounded at once, between two looks at the clock."""
 
 
 def bounds_rows(space: Space) -> bool:
@@ -315,13 +317,16 @@ class RowTables(ShapeTables):
     def _repeated(self, kind: Array, width: Array, a: Array, b: Array, held: Array) -> Array:
         """Least recomputed forward time with which spans fit; a lower bound, `IMPOSSIBLE` where nothing fits."""
         received, longer = self._received.min(axis=0), np.zeros((len(kind), len(a)), np.int64)
+        at_once = max(SPANS // len(a), 1)
         for number, options in enumerate(self._options):
-            own = np.flatnonzero(kind == number)
-            w, k = width[own], held[own]
-            resident = self._resident[number, w, b] - self._resident[number, w, a]
+            every = np.flatnonzero(kind == number)
             kept = self._saved[number, b] - self._saved[number, a] + np.where(a > 0, received[number, a], 0)
-            spare = self._limit[number] - resident - k * kept
-            longer[own] = options.quick_lower_bound(a, b, k, spare)
+            for own in (every[i : i + at_once] for i in range(0, len(every), at_once)):
+                check_deadline()
+                w, k = width[own], held[own]
+                resident = self._resident[number, w, b] - self._resident[number, w, a]
+                spare = self._limit[number] - resident - k * kept
+                longer[own] = options.quick_lower_bound(a, b, k, spare)
         return longer
 
     def _repeated_of_all(self, kind: Array, width: Array, a: Array, b: Array, full: Array) -> Array:
