@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from helpers.instances import equal_devices
+from pipeplan.baselines.deadline import check_deadline, ending
 from pipeplan.search import branch_and_bound
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan_formulations.common.report import Limits, Stop
@@ -94,6 +95,19 @@ def test_an_interrupted_node_keeps_its_bound() -> None:
 
     search = ran(Interrupted(4))
     assert (search.value, search.bound, search.stop) == (9, 4, Stop.INTERRUPT)
+
+
+def test_a_node_that_the_limit_ends_keeps_its_bound() -> None:
+    """What it has not examined bounds the answer, and others go on."""
+
+    class Long(Scripted):
+        def advance(self, search: PlanSearch) -> Step[Node]:
+            with ending(0.0):
+                check_deadline()
+            return Step.nothing()
+
+    search = ran(Scripted(1, (9,)), Long(4))
+    assert (search.value, search.bound, search.stop) == (9, 4, Stop.EXHAUSTED)
 
 
 def test_a_deferred_node_counts_until_it_is_resumed() -> None:
