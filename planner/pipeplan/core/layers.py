@@ -157,7 +157,7 @@ def blocks_of(kinds: Sequence[str]) -> tuple[int, ...]:
         embedding  attention mlp attention mlp attention mlp  head      1 3 5 7
     """
     layers = len(kinds)
-    for period in range(1, isqrt(layers) + 1):
+    for period in range(1, isqrt(layers) + 1) if any(kinds) else ():
         repeats = [kinds[i] != "" and kinds[i] == kinds[i + period] for i in range(layers - period)]
         runs = [list(run) for repeated, run in groupby(range(layers - period), repeats.__getitem__) if repeated]
         longest = max(runs, key=len, default=[])

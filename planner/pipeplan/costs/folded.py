@@ -130,9 +130,11 @@ def way_ahead(folding: Folding, layers: Array) -> Array:
 def least_largest(folding: Folding, layers: Array) -> Array:
     """Return the most that a layer of a run has, the least over the rounds that have one."""
     rows = []
-    for number in range(folding.rounds):
-        rows.append([layers[a:b].max() if a < b else NOTHING for a, b in folding.runs(number)])
-    found: Array = np.array(rows, np.int64).min(axis=0)
+    for number, edges in enumerate(map(np.array, folding.edges)):
+        most = np.maximum.reduceat(np.append(layers, 0), edges)[:-1]  # of another run's layer where one has none
+        own = np.where(np.diff(edges) > 0, most, NOTHING)
+        rows.append(own[::-1] if folding.returns(number) else own)
+    found: Array = np.minimum.reduce(rows)
     return found
 
 

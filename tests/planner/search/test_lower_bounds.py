@@ -15,6 +15,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 
 TIMES = [3, 1_000_003, 7]
@@ -34,6 +35,16 @@ def test_shared_work_is_met_by_replicas_that_share_it(scale: int, objective: Obj
     found = bounds(model, 4, Job(8, objective=objective)).evenly_shared(equal_devices(4))
     exact = 2 * work if objective is Objective.STEP else work // 4
     assert 0.999 * exact - 1 <= found <= exact
+
+
+def test_all_plans_are_bounded_before_any_folded_layers_are_priced() -> None:
+    """Several stages of a device have the work of one, and of thousands of layers each way to fold them takes time."""
+    spaces = Spaces(model_of([3, 1, 4, 1, 5, 9, 2, 6]), equal_devices(2), Job(8, chunks=(1, 2, 4)))
+    least, folded = spaces.least, [space for own in spaces.folded.values() for space in own]
+    assert folded
+    assert not any(space._lower_bounds for space in folded)
+    every = (space.lower_bounds(size).evenly_shared(space.cluster) for space in spaces for size in space.sizes)
+    assert least == min(every)
 
 
 @pytest.mark.parametrize("scale", [1, 1_000, 10**9])

@@ -271,10 +271,16 @@ class RowTables(ShapeTables):
         a, b = a[ends], b[ends]
         c, w, k = kind[:, None], np.searchsorted(self._widths, replicas)[:, None], held[:, None]
         many = -(-self._many // replicas)[:, None]
-        forward, weight = (row[c, b] - row[c, a] for row in (self._forward, self._weight))
+
+        def sums(row: Array) -> Array:
+            check_deadline()  # thousands of layers have millions of spans
+            of_spans: Array = row[c, b] - row[c, a]
+            return of_spans
+
+        forward, weight, plain = map(sums, (self._forward, self._weight, self._backward))
         longer = np.maximum(self._repeated(kind, w, a, b, k), self._repeated_of_all(kind, w, a, b, np.stack(full)))
         fits = longer < IMPOSSIBLE
-        plain, longer = self._backward[c, b] - self._backward[c, a], np.where(fits, longer, 0)
+        longer = np.where(fits, longer, 0)
         backward = plain + longer
         finish = self._reductions((c, w), a, b) + self._update[c, w, b] - self._update[c, w, a]
         ahead = self._first_forward, self._first_forward + self._first_backward
@@ -297,12 +303,12 @@ class RowTables(ShapeTables):
             terms.append(wait + ended)
 
         def on_spans(each: Array) -> Array:
+            check_deadline()
             dense = np.full((len(kind), n + 1, n + 1), NEVER)
             dense[:, b, a] = np.where(fits, each, NEVER)
             return dense
 
-        last = self._first_weight[c, b] - self._first_weight[c, a]
-        return *map(on_spans, terms), on_spans(finish + last)[:, :, 0]
+        return *map(on_spans, terms), on_spans(finish + sums(self._first_weight))[:, :, 0]
 
     @property
     def _turns(self) -> bool:

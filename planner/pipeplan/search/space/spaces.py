@@ -33,6 +33,8 @@ from pipeplan_formulations.common.clock import Clock
 if TYPE_CHECKING:
     from pipeplan.search.space.unopened import Unopened
 
+Asked = TeamQuestion | MixedQuestion
+
 
 class Spaces:
     """The spaces of a job's levels of ZeRO, the lowest level first.
@@ -86,7 +88,7 @@ class Spaces:
         cluster: Cluster,
         job: Job,
         split: Splitting | None = None,
-        questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None,
+        questions: tuple[Asked, ...] | None = None,
         opening: Clock | None = None,
         halved: bool | None = None,
         tables: Tables | None = None,
@@ -116,7 +118,7 @@ class Spaces:
             self.folded  # noqa: B018  # so that their errors come first
         if self._alone and self.rounds.whole:
             self._spaces |= self._levels()
-        self._questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
+        self._questions: tuple[Asked, ...] = ()
         self._mixes: Mixes[Spaces] = Mixes(self._of_mix)
         self._clock = opening
         self._openings = tuple(self._every_opening(questions)) if opens and max(job.teams, default=1) > 1 else ()
@@ -163,9 +165,7 @@ class Spaces:
         cut = bool(self.job.schedules) and set(self.job.schedules) <= {*SLICED}
         return tuple(count for count in self.job.slices or (1,) if count > 1 or not cut)
 
-    def _of_slices(
-        self, count: int, questions: Sequence[TeamQuestion | MixedQuestion] | None, opening: Clock | None
-    ) -> "Spaces":
+    def _of_slices(self, count: int, questions: Sequence[Asked] | None, opening: Clock | None) -> "Spaces":
         """The spaces of a number of token slices."""
         check_halves(self.model, self.cluster, self.job)
         asked_sliced_families(count, self.job.schedules)  # so that its error comes before teams are open
@@ -173,7 +173,7 @@ class Spaces:
         own = None if questions is None else tuple(questions)
         return Spaces(sliced(self.model, count), self.cluster, job, questions=own, opening=opening)
 
-    def _every_opening(self, questions: Sequence[TeamQuestion | MixedQuestion] | None) -> Iterator[Opening["Spaces"]]:
+    def _every_opening(self, questions: Sequence[Asked] | None) -> Iterator[Opening["Spaces"]]:
         """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
         from pipeplan.search.space.unopened import Unopened  # models without operators have no teams
 
@@ -187,9 +187,7 @@ class Spaces:
                 asked = partial(_known, [question for question in known if unlike or of_size(question) in sizes])
             yield Opening(sizes, least, asked, self._enter, self._open_mixes, unlike, self._clock)
 
-    def _asked_at(
-        self, job: Job, least: "Unopened", sizes: tuple[int, ...] | None
-    ) -> Iterator[TeamQuestion | MixedQuestion]:
+    def _asked_at(self, job: Job, least: "Unopened", sizes: tuple[int, ...] | None) -> Iterator[Asked]:
         """The questions of a job's teams at these micro-batch sizes, or at all."""
         if sizes is not None:
             job = replace(job, micro_batches=tuple(job.batch // size for size in sizes))
@@ -206,14 +204,14 @@ class Spaces:
         return not all(each.done or (each.refuted and self.usual) for each in self.openings)
 
     @property
-    def questions(self) -> tuple[TeamQuestion | MixedQuestion, ...]:
+    def questions(self) -> tuple[Asked, ...]:
         """The questions with teams that are open: to find the splits worth searching takes time.
 
         ``job.slices`` says in how many slices.
         """
         return self._questions + tuple(each for own in self.sliced.values() for each in own.questions)
 
-    def _enter(self, question: TeamQuestion | MixedQuestion) -> "Spaces | None":
+    def _enter(self, question: Asked) -> "Spaces | None":
         """Add the spaces of a question; of mixes none yet."""
         if isinstance(question, TeamQuestion):
             try:
@@ -268,7 +266,9 @@ class Spaces:
     @property
     def least(self) -> int:
         """A lower bound in nanoseconds on all plans, open or not: the work of each shared evenly over all devices."""
-        bounds = [space.lower_bounds(size).evenly_shared(space.cluster) for space in self for size in space.sizes]
+        own = self._spaces.values() or chain(*self.folded.values())  # it is the same work in several rounds
+        bounds = [space.lower_bounds(size).evenly_shared(space.cluster) for space in own for size in space.sizes]
+        bounds += [each.least for each in (*self.teams.values(), *self.sliced.values())]
         return min([*bounds, *([] if self.unopened is None else [self.unopened])], default=0)
 
     def _home(self, split: Splitting) -> "Spaces | None":
@@ -414,8 +414,6 @@ class Spaces:
         return None if home is None else home._spaces.get(level)
 
 
-def _known(
-    questions: Sequence[TeamQuestion | MixedQuestion], _: tuple[int, ...] | None
-) -> Iterator[TeamQuestion | MixedQuestion]:
+def _known(questions: Sequence[Asked], _: tuple[int, ...] | None) -> Iterator[Asked]:
     """The questions that were found before."""
     return iter(questions)
