@@ -139,7 +139,7 @@ def add_report(parser: ArgumentParser) -> None:
 def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> None:
     """Print on standard output, or on standard error if one of these options writes its file to standard output.
 
-    Long lines of text are wrapped for a terminal.
+    Long lines of text are wrapped for a terminal, those of JSON, CSV and other formats are not.
 
     What the stream cannot take raises nothing (see `pipeplan.cli.streams`): the following work, like saving the answer,
     is still done.
@@ -149,7 +149,8 @@ def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> No
     taken = any(getattr(options, name) == STDOUT for name in names)
     stream = sys.stderr if taken else sys.stdout
     text = str(answer)
-    print(text if getattr(options, "json", False) else fitted(text), file=stream, end=end, flush=True)
+    formatted = getattr(options, "json", False) or getattr(options, "format", "text") != "text"
+    print(text if formatted else fitted(text), file=stream, end=end, flush=True)
 
 
 def _option(name: str) -> str:

@@ -93,7 +93,7 @@ def run(options: Namespace) -> int:
         )
     except KeyboardInterrupt:
         print(f"sweep  interrupted after {len(done)} cells; the same command goes on", file=sys.stderr)
-        print(FORMATS[options.format](table(done, experiment.beside)), end="")
+        show(FORMATS[options.format](table(done, experiment.beside)), options, end="")
         return 130
     whole = table(records, experiment.beside)
     show(FORMATS[options.format](whole), options, end="")

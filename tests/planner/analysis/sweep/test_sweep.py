@@ -296,8 +296,11 @@ def test_a_signal_shows_what_is_finished(data: Path, tmp_path: Path, number: sig
     assert "head" in out
 
 
-def test_the_command_writes_every_format(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table is printed in the chosen format, and written to the folder in all, with the spread over seeds."""
+def test_the_command_writes_every_format(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is printed in the chosen format, however wide, and written in all, with the spread over seeds."""
+    monkeypatch.setenv("COLUMNS", "40")
     asked = experiment("head", beside=("uniform-deepspeed", "data-parallel"))
     write_experiment(
         replace(asked, searches=tuple(replace(SEARCH, backend="cpsat", seed=seed) for seed in (0, 1))),
