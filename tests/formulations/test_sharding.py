@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.shardings import UNLIMITED, Block, every_choice, pareto, shardings
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits
-from pipeplan_formulations.sharding import Edge, Sharding, elimination, frontier, least, least_sums, sets
+from pipeplan_formulations.sharding import Edge, Sharding, elimination, frontier, least, least_choice, least_sums, sets
 from pipeplan_formulations.sharding.classes import classes
 from pipeplan_formulations.sharding.frontier import eliminated
 
@@ -102,6 +102,17 @@ def test_least_sums_are_those_of_all_choices(problem: Sharding, cells: int) -> N
     _, costs = every_choice(sums)
     with mock.patch.object(least, "SMALL", cells):
         assert least_sums(sums, clock()) == tuple(map(min, zip(*costs, strict=True)))
+
+
+@given(shardings(operators=5).filter(lambda each: each.sums > 0), st.sampled_from([1, 2**14]))
+@settings(max_examples=80, deadline=None)
+def test_a_least_choice_has_the_least_of_one_sum(problem: Sharding, cells: int) -> None:
+    """Also where tables are too large to be joined; none if no choice is possible."""
+    one = problem.project(np.eye(1, problem.sums, dtype=np.int64), maxima=False)
+    _, costs = every_choice(one)
+    with mock.patch.object(least, "SMALL", cells):
+        found = least_choice(one, clock())
+    assert (found and one.evaluate(found)) == (min(costs) if len(costs) else None)
 
 
 @given(shardings(), st.integers(0, 2**32 - 1), st.booleans())

@@ -9,7 +9,7 @@ from pipeplan_formulations.sharding.by_rows import ByRows
 from pipeplan_formulations.sharding.elimination import TooLargeError
 from pipeplan_formulations.sharding.frontier import Frontier, frontier
 from pipeplan_formulations.sharding.instance import Cap, Choice, Edge, Sharding, WeightedSharding
-from pipeplan_formulations.sharding.least import least_sums
+from pipeplan_formulations.sharding.least import least_choice, least_sums
 
 __all__ = [
     "BACKENDS",
@@ -21,6 +21,7 @@ __all__ = [
     "TooLargeError",
     "WeightedSharding",
     "frontier",
+    "least_choice",
     "least_sums",
     "solve",
 ]

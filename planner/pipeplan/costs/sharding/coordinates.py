@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.common.clock import Clock, no_limit
-from pipeplan_formulations.sharding import Choice, Sharding, frontier
+from pipeplan_formulations.sharding import Sharding
 from pipeplan_formulations.sharding.instance import LARGEST
 
 COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
@@ -36,15 +35,3 @@ def in_order(problem: Sharding, rows: NDArray[np.int64], worth: int = LARGEST) -
             break
         one = both
     return np.array([one], np.int64)
-
-
-def least(projected: Sharding, clock: Clock | None = None) -> Choice | None:
-    """Return the choice that has least of a problem's only coordinate; None if there is no choice.
-
-    Raises
-    ------
-    OutOfTimeError
-        Once the clock is over, if there is one.
-    """
-    found = frontier(projected, clock or no_limit())
-    return found.choice(0) if len(found.points) else None

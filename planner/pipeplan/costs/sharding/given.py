@@ -13,12 +13,14 @@ from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, axis_and_groups
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.strategies import BY_KEYS, UNSPLIT, LayerStrategies, Strategy
-from pipeplan.costs.sharding.coordinates import FASTEST, WORTH, in_order, least
+from pipeplan.costs.sharding.coordinates import FASTEST, WORTH, in_order
 from pipeplan.costs.sharding.placements import stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.signatures import with_fitting_ends
+from pipeplan_formulations.common.clock import no_limit
+from pipeplan_formulations.sharding import least_choice
 
 USUAL = DeviceKind("usual"), (1e14, 1e12)
 """A device, its operations and bytes per second, by which strategies are compared where nothing was measured."""
@@ -125,7 +127,7 @@ def given_strategies(
     )
     if not all(problem.signatures):
         return None
-    found = least(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)))
+    found = least_choice(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)), no_limit())
     return None if found is None else replace(problem.layer_strategies(found), input=before, output=after)
 
 

@@ -19,13 +19,13 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
 from pipeplan.core.strategies import UNSPLIT, LayerStrategies, Strategy, splits
-from pipeplan.costs.sharding.coordinates import COORDINATES, FASTEST, WORTH, combined, in_order, least
+from pipeplan.costs.sharding.coordinates import COORDINATES, FASTEST, WORTH, combined, in_order
 from pipeplan.costs.sharding.device_costs import device_cost, longer
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.problem import MeshProblem, added
 from pipeplan_formulations.common.clock import Clock, no_limit
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.sharding import Choice, Edge, Sharding, frontier
+from pipeplan_formulations.sharding import Choice, Edge, Sharding, frontier, least_choice
 
 MainStrategies = tuple[tuple[str, Strategy], ...]
 """Of a layer's main operators, by name; the others are none of these. With `KEEPS` copies may be kept."""
@@ -217,7 +217,7 @@ class LayerWays:
         if problem.keeps not in self._fastest:
             self._fastest[problem.keeps] = problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH))
         own, rows, open_ = _of_some(self._fastest[problem.keeps], fits)
-        found = least(own, self._clock)
+        found = least_choice(own, self._clock)
         if found is None:
             return None
         at = dict(zip(open_, found, strict=True))

@@ -28,7 +28,7 @@ from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
 from pipeplan.core.strategies import WHOLE, LayerStrategies, Placements
 from pipeplan.costs.sharding.alike import figures, unlike
-from pipeplan.costs.sharding.coordinates import combined, in_order, least
+from pipeplan.costs.sharding.coordinates import combined, in_order
 from pipeplan.costs.sharding.members import Case, MeshMembers, Way
 from pipeplan.costs.sharding.named import follows, shapes_of
 from pipeplan.costs.sharding.placements import handed_over, stream
@@ -37,7 +37,8 @@ from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.signatures import parts_of
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.ties import Cuts, agree, shared_cuts
-from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.clock import Clock, no_limit
+from pipeplan_formulations.sharding import least_choice
 
 MICRO_BATCHES = (1, 4, 16, 64)
 """Micro-batches of a replica for which strategies take least time, updates and sums once per step included."""
@@ -257,7 +258,7 @@ def mesh_ways(
 
 def _least(problem: MeshProblem, rows: NDArray[np.int64], clock: Clock | None) -> tuple[Figures, LayerStrategies]:
     """Return the strategies with least of some sums of coordinates, in order as far as 61 bits go; and means."""
-    choice = least(problem.sharding.project(in_order(problem.sharding, rows)), clock)
+    choice = least_choice(problem.sharding.project(in_order(problem.sharding, rows)), clock or no_limit())
     assert choice is not None, "no operator has to be split"
     costs = problem.sharding.evaluate(choice)
     assert costs is not None, "it was found"

@@ -291,7 +291,7 @@ class Spaces:
                 found[level] = space(level)
         return found
 
-    @property
+    @cached_property
     def _own_job(self) -> Job:
         """The job of the model's own samples: without slices and their families, unless it has been cut."""
         whole = tuple(name for name in self.job.schedules if name not in SLICED)

@@ -16,13 +16,15 @@ from pipeplan.core.model import Tie
 from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.strategies import WHOLE, LayerStrategies
-from pipeplan.costs.sharding.coordinates import combined, least
+from pipeplan.costs.sharding.coordinates import combined
 from pipeplan.costs.sharding.members import Way
 from pipeplan.costs.sharding.placements import ends_of
 from pipeplan.costs.sharding.splits import LEAN, PASSES, MeshTeams
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.solve import solve
+from pipeplan_formulations.common.clock import no_limit
+from pipeplan_formulations.sharding import least_choice
 
 SLOW = Link(10**6, 1)
 
@@ -83,7 +85,9 @@ def test_unlike_layers_that_are_split_alike_cost_their_sum() -> None:
     case, (kind,) = mesh.case(1, (1,), (True, True, True, False)), mesh.teams.kinds
     every, *ones = (mesh.problem(layers, case, kind, 2).sharding for layers in (range(4), [0], [1], [2], [3]))
     choices = {
-        least(each.project(row)) for each in (every, *ones) for row in (combined(("forward",)), PASSES, LEAN[1][:1])
+        least_choice(each.project(row), no_limit())
+        for each in (every, *ones)
+        for row in (combined(("forward",)), PASSES, LEAN[1][:1])
     }
     assert len(choices) > 2
     for choice in choices:
