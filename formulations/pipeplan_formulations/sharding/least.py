@@ -73,7 +73,7 @@ def least_choice(problem: Sharding, clock: Clock) -> Choice | None:
         return None
     chosen: dict[int, int] = {}
     for own in reversed(every):
-        chosen[own.operator] = int(own.sums[*(chosen[u] for u in own.beside), :, 0].argmin())
+        chosen[own.operator] = int(own.sums[tuple(chosen[u] for u in own.beside)].argmin())
     return tuple(chosen[v] for v in range(len(problem.costs)))
 
 

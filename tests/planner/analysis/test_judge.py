@@ -1,19 +1,26 @@
 """Hand-written plans: their time, their memory, and the proved plan beside them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from helpers.instances import equal_devices, fat_head, model_of
 from helpers.quick import rarely
+from pipeplan.analysis import judge as judge_module
 from pipeplan.analysis.judge import Judgement, judge
+from pipeplan.analysis.judge.hand_written import HandWritten
+from pipeplan.analysis.judge.priced import Priced, least_rank, priced
+from pipeplan.analysis.judge.settings import Setting
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
+from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.validate.memory import validate_memory
@@ -233,6 +240,37 @@ def test_teams_are_judged_in_the_ways_of_the_search() -> None:
     with pytest.raises(InputError, match=r"way 'sequense' is none of these teams.*did you mean 'sequence'"):
         judge(model, cluster, way="sequense", **own)
     assert "asked for are teams of 1" in judge(model, cluster, teams=(1,), **own).outside
+
+
+@pytest.mark.parametrize("memory", [2**30, 1800 * 2**20, 3 * 2**30, None])
+@pytest.mark.parametrize("schedule", ["1f1b-sno", "interleaved", "zb-v"])
+def test_no_way_is_left_out_that_may_be_the_best(schedule: str, memory: int | None) -> None:
+    """Each is at least as bad as its bound, and the best of those that are simulated is the best of all."""
+    stages, many = (4, 4, 4, 2) if schedule != "1f1b-sno" else (7, 7), 3
+    seen: list[tuple[Priced, tuple[int, int]]] = []
+
+    def every(model: Model, job: Job, each: Sequence[Setting], written: HandWritten) -> list[Priced]:
+        seen.extend((priced(model, job, own, written), least_rank(model, own, written)) for own in each)
+        return of_judge(model, job, each, written)
+
+    of_judge = judge_module._priced
+    with mock.patch.object(judge_module, "_priced", every):
+        found = judge(
+            "gpt2-small",
+            "4-v100-nvlink",
+            many,
+            stages=stages,
+            micro_batches=many,
+            team=2,
+            schedule=schedule,
+            recompute="none",
+            memory=memory,
+            time_limit=0.1,
+        )
+    assert len(seen) > 10
+    assert all(own.rank >= least for own, least in seen)
+    best, _ = min(seen, key=lambda pair: pair[0].rank)
+    assert (found.value, found.overflows) == (best.evaluated.value, best.overflows)
 
 
 def test_teams_of_unlike_sizes_lie_side_by_side() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 from pipeplan.analysis.judge.hand_written import HandWritten
 from pipeplan.analysis.judge.judgement import Judgement, Overflow
 from pipeplan.analysis.judge.outside import outside
-from pipeplan.analysis.judge.priced import Priced, in_best_order, priced
+from pipeplan.analysis.judge.priced import Priced, in_best_order, least_rank, priced
 from pipeplan.analysis.judge.remedies import remedies
-from pipeplan.analysis.judge.settings import settings
+from pipeplan.analysis.judge.settings import Setting, settings
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.figures import shown
@@ -173,7 +173,7 @@ def _best(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> Pri
         raise InputError(
             f"way {shown(written.way)} is how teams split layers, and there are none; give their size (team)"
         )
-    found = [priced(model, own, setting, written) for setting in settings(model, cluster, own, written)]
+    found = _priced(model, own, [*settings(model, cluster, own, written)], written)
     if not found:
         raise InputError(f"teams of {' and '.join(map(str, own.teams))} have no way to split {model.name} together")
     named = [each for each in found if written.way in (BEST, each.way)] or _left_out(model, cluster, own, written)
@@ -184,6 +184,19 @@ def _best(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> Pri
             f"{hint(str(written.way), ways)}"
         )
     return min(named, key=lambda each: each.rank)
+
+
+def _priced(model: Model, job: Job, every: Sequence[Setting], written: HandWritten) -> list[Priced]:
+    """The plan in all settings; if the best one is asked for, not in those that are seen to be worse than another."""
+    if len(every) == 1 or written.way != BEST or not job.objective.simulated:
+        return [priced(model, job, setting, written) for setting in every]
+    least = [least_rank(model, setting, written) for setting in every]
+    found: dict[int, Priced] = {}
+    for number in sorted(range(len(every)), key=least.__getitem__):
+        if min((each.rank for each in found.values()), default=least[number]) < least[number]:
+            break
+        found[number] = priced(model, job, every[number], written)
+    return [found[number] for number in sorted(found)]
 
 
 def _left_out(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> list[Priced]:

@@ -1,7 +1,9 @@
 """`priced`: a hand-written plan with the costs of a setting, simulated, and checked against memory."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pipeplan.analysis.judge.hand_written import HandWritten
 from pipeplan.analysis.judge.judgement import Overflow
@@ -72,16 +74,42 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
         If no such plan can be run.
     """
     space, boundaries = setting.space, written.boundaries(model)
-    why = None if written.placed else unable(space, written.replicas, written.micro_batches)
-    if why is not None:
-        raise InputError(f"no such plan can be run: {why}")
-    groups = setting.groups if written.placed else space.placing.for_partition(setting.groups, boundaries)
-    chain = space.prices.chain(groups, space.job.batch // written.micro_batches)
+    chain = _chain(setting, written, boundaries)
     if written.placed:
         evaluated = _placed(space, chain, boundaries, written)
+        evaluated = replace(evaluated, value=longest_makespan(evaluated.schedule, evaluated.pipeline))
     else:
         evaluated = evaluate(space.cluster, space.candidates_of(chain, free=False)[0], boundaries)
     return _checked(model, job, setting, written, evaluated)
+
+
+def least_rank(model: Model, setting: Setting, written: HandWritten) -> tuple[int, int]:
+    """Return a lower bound on the rank of the plan, which takes no simulation: the busiest device computes so long.
+
+    Raises
+    ------
+    InputError
+        As `priced`.
+    """
+    boundaries = written.boundaries(model)
+    chain, busy = _chain(setting, written, boundaries), Counter[int]()
+    passes = chain.forward + chain.least_first_part + chain.least_second_part
+    for s, (homes, (a, b)) in enumerate(zip(written.homes, pairwise(boundaries), strict=True)):
+        own = int(passes[s, a:b].sum())
+        busy.update(dict.fromkeys(homes, written.micro_batches // len(homes) * own))
+    lists = overfull(_placed(setting.space, chain, boundaries, written)) if written.placed else ()
+    return sum(needed - limit for _, needed, limit in lists), max(busy.values())
+
+
+def _chain(setting: Setting, written: HandWritten, boundaries: Boundaries) -> Chain:
+    """The costs of the plan's devices, or the error of `priced`."""
+    space, groups = setting.space, setting.groups
+    if not written.placed:
+        why = unable(space, written.replicas, written.micro_batches)
+        if why is not None:
+            raise InputError(f"no such plan can be run: {why}")
+        groups = space.placing.for_partition(groups, boundaries)
+    return space.prices.chain(groups, space.job.batch // written.micro_batches)
 
 
 def in_best_order(found: Priced, model: Model, job: Job, written: HandWritten, limits: Limits) -> Priced:
@@ -121,7 +149,7 @@ def _overfull(plan: Plan, evaluated: EvaluatedPlan) -> Iterator[Overflow]:
 
 
 def _placed(space: Space, chain: Chain, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
-    """Return the plan under a family that places stages itself."""
+    """Return the plan under a family that places stages itself; without its time."""
     candidate = Candidate(
         chain.in_halves if PLACED[written.schedule].splits else chain,
         written.micro_batches,
@@ -131,5 +159,4 @@ def _placed(space: Space, chain: Chain, boundaries: Boundaries, written: HandWri
         space.constraints.where(chain.groups),
         placement=written.homes,
     )
-    found = EvaluatedPlan(space.cluster, candidate, boundaries, 0)
-    return replace(found, value=longest_makespan(found.schedule, found.pipeline))
+    return EvaluatedPlan(space.cluster, candidate, boundaries, 0)
