@@ -57,6 +57,21 @@ def test_non_increasing_counts_never_deadlock(replicas: list[int], micro_batches
         assert not is_non_increasing(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
 
 
+@given(st.integers(1, 3), st.integers(1, 7), st.integers(1, 40), st.data())
+@settings(max_examples=300, deadline=None)
+def test_counts_that_are_moved_stay_non_increasing(width: int, stages: int, many: int, data: st.DataObject) -> None:
+    """A count that may be changed takes others along, and no more of them than it has to."""
+    box = InFlightBox.of([width] * stages, many)
+    before = box.fill_memory(data.draw(st.lists(st.integers(0, 40), min_size=stages, max_size=stages)))
+    stage, by = data.draw(st.integers(0, stages - 1)), data.draw(st.sampled_from([-3, -2, -1, 1, 2, 3]))
+    after = box.moved(before, stage, by)
+    assert after[stage] == before[stage] + by
+    if box.low[stage] <= after[stage] <= box.high[stage]:
+        assert after in box
+        for s, (old, new) in enumerate(zip(before, after, strict=True)):
+            assert s == stage or new == old or (*after[:s], old, *after[s + 1 :]) not in box
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_parts_of_a_box_hold_all_non_increasing_counts(replicas: list[int], micro_batches: int, seed: int) -> None:

@@ -5,7 +5,7 @@
     stages    a a a │ b b │ c c c c │ d d        fast x 2   fast x 2   slow x 4   slow x 4      7 5 2 1 in flight
 
     small     a boundary, or all from one to another by one layer
-              in-flight counts of a stage, or of several in a row
+              in-flight counts of a stage, and those that follow it
     groups    two device groups exchanged; devices from one to another, or unused ones; neighbours merged; one split
               another micro-batch size
 """
@@ -21,7 +21,8 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Mode, Modes, tiles
-from pipeplan.search.space.in_flight import free_family
+from pipeplan.search.space.in_flight import InFlightBox, free_family
+from pipeplan.search.space.outside import lists
 from pipeplan.search.space.space import MANY_UNITS, Space
 from pipeplan_formulations.partition import balanced
 
@@ -101,7 +102,7 @@ class Moves:
         Where in-flight counts change, so does memory, and a balanced partition may suit them better than the plan's.
         """
         random, candidate = self._random, plan.candidate
-        edges, counts = list(plan.boundaries), list(candidate.in_flight)
+        edges, counts = list(plan.boundaries), candidate.in_flight
         for _ in range(random.choice(NUMBERS)):
             kind = random.random()
             if kind < 0.5:
@@ -109,13 +110,13 @@ class Moves:
             elif kind < 0.7:
                 self._move_boundaries(edges)
             else:
-                self._change_counts(counts)
+                counts = self._change_counts(candidate, counts)
         if any(a >= b for a, b in pairwise(edges)):
             return None
-        if tuple(counts) != candidate.in_flight:
-            if not (candidate.free and candidate.family.alternates):
+        if counts != candidate.in_flight:
+            candidate = replace(candidate, family=free_family(counts))
+            if not lists(self.space, candidate):
                 return None
-            candidate = replace(candidate, family=free_family(tuple(counts)))
             if random.random() < BALANCED:
                 boundaries = balanced(candidate.problem, plan.value)
                 return None if boundaries is None else (candidate, boundaries)
@@ -144,11 +145,13 @@ class Moves:
             by = self._random.choice((-1, 1))
             edges[first : last + 1] = [edge + by for edge in edges[first : last + 1]]
 
-    def _change_counts(self, counts: list[int]) -> None:
-        first = self._random.randrange(len(counts))
-        last = self._random.choice((first, self._random.randrange(first, len(counts))))
-        by = self._random.choice((-1, 1))
-        counts[first : last + 1] = [max(1, count + by) for count in counts[first : last + 1]]
+    def _change_counts(self, candidate: Candidate, counts: tuple[int, ...]) -> tuple[int, ...]:
+        """Change the count of a stage, unless they are not free."""
+        if not (candidate.free and candidate.family.alternates):
+            return counts
+        stage = self._random.randrange(len(counts))
+        by = self._random.choice((-1, 1)) * self._random.choice((1, 1, 2, max(2, counts[stage] // 8)))
+        return InFlightBox.of(candidate.replicas, candidate.micro_batches).moved(counts, stage, by)
 
     def _regroup(self, modes: list[Mode], packed: bool) -> None:
         random = self._random

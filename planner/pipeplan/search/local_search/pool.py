@@ -263,9 +263,11 @@ def _judged(space: Space, candidate: Candidate, boundaries: Boundaries, most: in
     cluster = space.cluster
     if unasked(space, candidate, boundaries) is not None or not candidate.fits(boundaries):
         return None
-    least = least_value(cluster, candidate, boundaries)
+    least, exact = candidate.problem.evaluate(boundaries), follows_recurrence(candidate)
+    if least <= most and exact:
+        least = least_value(cluster, candidate, boundaries)
     if least > most:
         return None
-    if best <= least and follows_recurrence(candidate):  # very close to its value
+    if best <= least and exact:  # very close to its value
         return EvaluatedPlan(cluster, candidate, boundaries, least)
     return evaluate(cluster, candidate, boundaries)

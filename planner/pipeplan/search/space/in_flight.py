@@ -115,6 +115,27 @@ class InFlightBox:
                 allowed = min(allowed, count * width - units)
         return tuple(counts)
 
+    def moved(self, counts: Sequence[int], stage: int, by: int) -> tuple[int, ...]:
+        """Return counts with ``by`` more on a stage, and others that follow it, so that they stay non-increasing.
+
+        ::
+
+            stage                  0    1    2    3    4
+            counts                 7    6    3    2    1
+            two more on stage 3    7    6    5    4    1      no stage before it has less excess
+            one less on stage 0    6    5    3    2    1      none behind it has more
+        """
+        units = list(accumulate(reversed(self.replicas)))[::-1]
+        excess = (counts[stage] + by) * self.replicas[stage] - units[stage]
+        found = list(counts)
+        found[stage] += by
+        for s, (width, total) in enumerate(zip(self.replicas, units, strict=True)):
+            if by > 0 and s < stage:
+                found[s] = max(found[s], min(-(-(total + excess) // width), self.high[s]))
+            elif by < 0 and s > stage:
+                found[s] = min(found[s], max((total + excess) // width, self.low[s]))
+        return tuple(found)
+
     def split(self, stage: int, count: int) -> list["InFlightBox"]:
         """Split into counts of at most ``count`` on the stage and counts above; empty boxes are left out."""
         below = replace(self, high=_put(self.high, stage, count))
