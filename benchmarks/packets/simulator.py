@@ -158,6 +158,10 @@ class Simulation:
         self.wire, self.back = cache(fabric.wire), 4 * fabric.delay  # headers go ahead of all packets
         self.most = -(-fabric.round_trip // self.wire(fabric.packet))  # packets on the way keep an idle path busy
         self.flows = [self._flow(number, message) for number, message in enumerate(messages)]
+        self.followers = defaultdict[int, list[int]](list)
+        for number, message in enumerate(messages):
+            for before in {*message.after}:
+                self.followers[before].append(number)
         self.free, self.waiting = defaultdict[int, int](int), defaultdict[int, int](int)  # of each port
         self.queues: dict[int, list[deque[tuple[int, int, int, Packet]]]] = defaultdict(
             lambda: [deque() for _ in fabric.thresholds]
@@ -257,8 +261,9 @@ class Simulation:
         if flow.done >= 0:
             return
         flow.done, flow.used, flow.until = now, flow.received, now + self.back
-        for follower, message in enumerate(flow.message for flow in self.flows):
-            if number in message.after and all(self.flows[before].done >= 0 for before in message.after):
+        for follower in self.followers[number]:
+            message = self.flows[follower].message
+            if all(self.flows[before].done >= 0 for before in message.after):
                 heappush(self.heap, (max(now, message.ready), BEGIN, follower))
 
     def hear(self, now: int, number: int, k: int, dropped: int | None = None) -> None:
