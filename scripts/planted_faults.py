@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FAULTS = Path(__file__).with_suffix(".yaml")
 COPIED = ("planner", "formulations", "executor", "datasets", "tests", "scripts", "docs", "benchmarks")
 FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile")
+PACKAGES = {"executor": "pipeplan_executor", "formulations": "pipeplan_formulations", "planner": "pipeplan"}
+"""The package of each folder that is copied."""
 FAILED, NOT_FOUND, NOTHING_RUN = 1, 4, 5
 """Exit codes of pytest: a test failed; a path does not exist; no test was collected."""
 
@@ -78,12 +80,10 @@ def noticed(fault: Fault, tree: Path, limit: float) -> str | None:
 
 def _failed(test: str, tree: Path, limit: float) -> str | None:
     """Return the first failure of some tests, or why they did not end; None if they pass."""
-    packages = (str(tree / folder) for folder in ("executor", "formulations", "planner"))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *test.split()]
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit, check=False
+            command, cwd=tree, env=environment(tree), capture_output=True, text=True, timeout=limit, check=False
         )
     except subprocess.TimeoutExpired:
         return f"{test} did not end within {limit:.0f} s"
@@ -102,7 +102,26 @@ def copied(folder: Path) -> Path:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
     for name in FILES:
         shutil.copy(ROOT / name, tree / name)
+    first = tree / "first" / "sitecustomize.py"  # which Python runs behind all .pth files; some put other code first
+    first.parent.mkdir()
+    first.write_text(f"import sys\n\nsys.path[:0] = {[str(tree / folder) for folder in PACKAGES]}\n")
+    _check_imports(tree)
     return tree
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """Return the environment in which Python, and all that it starts, imports a copy of the repository."""
+    return {**os.environ, "PYTHONPATH": str(tree / "first"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _check_imports(tree: Path) -> None:
+    """Raise if another code than the copy is imported: all faults would survive."""
+    code = "import sys, importlib.util as u; print(*(u.find_spec(name).origin for name in sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *PACKAGES.values()]
+    done = subprocess.run(command, cwd=tree, env=environment(tree), capture_output=True, text=True, check=True)
+    strangers = [file for file in done.stdout.split() if not Path(file).resolve().is_relative_to(tree.resolve())]
+    if strangers:
+        raise RuntimeError(f"the copy in {tree} is not what Python imports: {', '.join(strangers)}")
 
 
 def chosen(every: Sequence[Fault], words: Sequence[str]) -> Iterator[Fault]:

@@ -1,6 +1,7 @@
 """The list of faults that tests are measured by keeps up with the code."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,14 @@ def test_faults_are_put_into_every_part() -> None:
     """Costs, simulator, search, formulations and executor have several each, and none is listed twice."""
     assert max(Counter(fault.name for fault in FAULTS).values()) == 1
     assert min(Counter(_part(fault.file) for fault in FAULTS).values()) >= 4
+
+
+def test_the_copy_is_what_python_imports(tmp_path: Path) -> None:
+    """Also where a .pth file puts other code first, as it does in some environments; without the copy it is refused."""
+    tree = planted.copied(tmp_path)
+    (tree / "first" / "sitecustomize.py").write_text(f"import sys\n\nsys.path[:0] = ['{ROOT / 'planner'}']\n")
+    with pytest.raises(RuntimeError, match="is not what Python imports"):
+        planted._check_imports(tree)
 
 
 def _part(file: str) -> str:
