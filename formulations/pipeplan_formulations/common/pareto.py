@@ -93,8 +93,8 @@ def undominated(groups: Array, first: Array, second: Array, third: Array | None 
     if third is None or _one_value_each(groups, third):
         return _two(groups, first, second)
     # Filter labels of equal group and third number by the other two, then all labels of a group by all three.
-    _, sorts = np.unique(np.stack([groups, third]), axis=1, return_inverse=True)
-    kept = _two(sorts.ravel(), first, second)
+    (_, own), (every, level) = (np.unique(each, return_inverse=True) for each in (groups, third))
+    kept = _two(own * len(every) + level, first, second)
     order = kept[np.lexsort((-third[kept], second[kept], first[kept], groups[kept]))]
     return order[staircase_filter(groups[order], second[order], third[order])]
 

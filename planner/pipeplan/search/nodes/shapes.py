@@ -222,12 +222,14 @@ class ShapeTables:
         # One entry for each pair of a shape and a partition, shape by shape.
         shape, part = (grid.ravel() for grid in np.indices((len(shapes), len(edges))))
         kind, width = (list(numbers[shape].T) for numbers in (shapes[..., 0], shapes[..., 1]))
-        edge, held, warm_up = (list(rows.T) for rows in (edges[part], counts[0][shape], counts[1][shape]))
+        edge, warm_up = list(edges[part].T), list(counts[1][shape].T)
         spans = list(zip(kind, [w - 1 for w in width], edge[:-1], edge[1:], strict=True))
         ends = [(kind[s], kind[s + 1], edge[s + 1] - 1) for s in range(depth - 1)]
         # Least recomputation of each stage, `IMPOSSIBLE` where it does not fit.
-        before = [np.zeros_like(shape), *(self._received[kind[s], kind[s + 1], edge[s + 1]] for s in range(depth - 1))]
-        longer = [self._recomputed(*spans[s], held[s], before[s]) for s in range(depth)]
+        stages = np.concatenate([shapes, counts[0][..., None]], axis=2)
+        longer = [
+            self._recomputed(stages[:, max(s - 1, 0), 0], stages[:, s], shape, *spans[s][2:]) for s in range(depth)
+        ]
         fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
         longer = [np.where(fits, row, 0) for row in longer]
         send = [self._send[end] for end in ends]
@@ -287,20 +289,26 @@ class ShapeTables:
         behind: Array = late.sum() - sums_before(late)
         return behind
 
-    def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
-        """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""
-        resident = self._resident[kind, width, b] - self._resident[kind, width, a]
-        spare = self._limit[kind] - resident - held * (self._saved[kind, b] - self._saved[kind, a] + received)
-        longer = np.zeros(len(a), np.int64)
+    def _recomputed(self, before: Array, stages: Array, shape: Array, a: Array, b: Array) -> Array:
+        """Least recomputed forward time with which a stage fits in each pair, a lower bound where that is unknown.
+
+        ``before``, ``stages``: by shapes, the class of the stage before, shape (K,), and the stage's class, replicas
+        and micro-batches that it holds, shape (K, 3). ``shape``: that of each pair.
+        """
+        modes, mode = np.unique(np.column_stack([before, stages]), axis=0, return_inverse=True)
+        n = self._forward.shape[1]
+        # Each question once: many pairs share a stage.
+        every, place = np.unique((mode.ravel()[shape] * n + a) * n + b, return_inverse=True)
+        a, b, (before, kind, width, held) = every // n % n, every % n, modes[every // n**2].T
+        resident = self._resident[kind, width - 1, b] - self._resident[kind, width - 1, a]
+        kept = self._saved[kind, b] - self._saved[kind, a] + self._received[before, kind, a]
+        spare = self._limit[kind] - resident - held * kept
+        longer = np.zeros(len(every), np.int64)
         for number, options in enumerate(self._options):
             short = np.flatnonzero((kind == number) & (options.workspace.of(a, b) > spare))
-            if not len(short):
-                continue
-            # Each question once: many pairs share a stage.
-            rows = np.stack([a[short], b[short], held[short], spare[short]])
-            rows, place = np.unique(rows, axis=1, return_inverse=True)
-            longer[short] = _least(options, *rows)[place.ravel()]
-        return longer
+            if len(short):
+                longer[short] = _least(options, a[short], b[short], held[short], spare[short])
+        return longer[place.ravel()]
 
     def _busiest(self, width: Array, behind: Array) -> Array:
         """Least micro-batches on the busiest resource of a hop: every lcm-th joins the same replicas."""
