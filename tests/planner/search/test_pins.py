@@ -9,10 +9,12 @@ from helpers.quick import rarely
 from pipeplan.analysis.judge import judge
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap, StageDevices
 from pipeplan.core.errors import InfeasibleError, InputError
+from pipeplan.core.job import Job
 from pipeplan.search.result import Result
 from pipeplan.search.space import space
 from pipeplan.search.space.device_groups import Mode, Modes, device_classes
 from pipeplan.search.space.pins import Pins, every_placement, exchanged
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
 UNEVEN = model_of([3, 9, 2, 6, 4], saved=[5, 3, 8, 2, 4], output=[4, 1, 2, 1, 1], parameters=[4, 8, 0, 12, 4])
@@ -168,6 +170,14 @@ def test_every_placement_is_listed_once(counts: tuple[int, ...], widths: tuple[i
                 wanted.add(likeness(cluster, groups, homes))
         listed = [likeness(cluster, groups, homes) for groups in every_placement(cluster, classes, modes, homes)]
         assert len(listed) == len(set(listed)) and set(listed) == wanted
+
+
+@pytest.mark.parametrize("counts, most", list(product([(1,), (3,), (2, 2), (3, 1), (2, 1, 1)], [1, 5, 20, 80, 10**6])))
+def test_placements_are_few_if_all_of_them_are(counts: tuple[int, ...], most: int) -> None:
+    """Without pins rows alone may be too many, with one each of its homes counts."""
+    for pins in (Pins.of(3, []), Pins.of(3, [(1, 0)])):
+        placing = Spaces(UNEVEN, nodes(*counts), Job(4)).lowest.placing
+        assert placing.few(pins, 4, most) == (len(list(placing.every_one(pins, 4))) <= most)
 
 
 @pytest.mark.parametrize("first, second", list(product(range(6), repeat=2)))

@@ -132,5 +132,9 @@ class _Counted:
 
 @lru_cache(maxsize=256)
 def _few(counted: _Counted, most: int) -> bool:
-    every = counted.placing.every_one(counted.pins, counted.micro_batches)
-    return next(islice(every, most, None), None) is None
+    placing, pins, many = counted.placing, counted.pins, counted.micro_batches
+    if not pins.spans:  # each sequence has a placement
+        modes = all_modes(placing.cluster, placing.job, pins.layers, many)
+        if next(islice(modes, most, None), None) is not None:
+            return False
+    return next(islice(placing.every_one(pins, many), most, None), None) is None
