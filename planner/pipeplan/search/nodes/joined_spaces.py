@@ -24,7 +24,8 @@ from pipeplan_formulations.common.report import Limits
 Own = TypeVar("Own")
 
 AIMS = (0.2, 0.15, 0.1, 0.0)
-"""Shares below the best plan to which the bound is raised in turn: much better plans are soon excluded."""
+"""Shares below the best plan to which the bound is raised in turn: much better plans are soon excluded. Before that it
+is tried whether all better ones are."""
 A_FEW = 8
 """Most nodes that are opened together behind a close bound."""
 
@@ -55,14 +56,14 @@ class JoinedSpacesNode(Node):
 
     Plans are those of the nodes; this one only bounds them. Without a plan to beat they are opened at once.
     ``closely``: the bound is next raised with prices of layers, in a ``slice`` of so many seconds. ``aim``: the
-    number of that one of `AIMS` to which it is raised.
+    number of that one of `AIMS` to which it is raised, -1 at first.
     """
 
     bound: int
     members: tuple[tuple[AggregateNode, ChainAllocation | None], ...]
     closely: bool = False
     slice: float = FIRST_SLICE
-    aim: int = 0
+    aim: int = -1
 
     @classmethod
     def of(cls, members: Iterable[tuple[AggregateNode, ChainAllocation | None]]) -> "JoinedSpacesNode":
@@ -99,10 +100,16 @@ class JoinedSpacesNode(Node):
         self.members = tuple(members)
         whole = together([problem for _, problem in members])
         clock = Clock(Limits(min(search.left, self.slice)))
-        while self.aim < len(AIMS) - 1 and below(search.cutoff, AIMS[self.aim]) <= self.bound:
+        programme, most, before = FurthestEnd(whole, clock), search.cutoff, self.bound
+        if self.aim < 0:
+            self.aim = 0
+            if programme.lower_bound(most - 1, most, closely=False) >= most:
+                self.bound = most
+                return Step.leave(most)
+        while self.aim < len(AIMS) - 1 and below(most, AIMS[self.aim]) <= self.bound:
             self.aim += 1
-        high, before = max(below(search.cutoff, AIMS[self.aim]), self.bound), self.bound
-        self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
+        high = max(below(most, AIMS[self.aim]), self.bound)
+        self.bound = programme.lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         if self.bound >= high:
