@@ -16,6 +16,7 @@ from helpers.quick import rarely
 from pipeplan.baselines.deadline import ending
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
+from pipeplan.io.load import load_cluster, load_model
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import SLACK, PlanSearch
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
@@ -104,6 +105,22 @@ def test_other_levels_are_reached_from_a_plan_whose_parameters_are_shared_out(la
     found = [plan for plan in (search.improve() for _ in range(30)) if plan is not None]
     assert any(plan.candidate.chain.zero < 2 and len(set(plan.candidate.replicas)) == 1 for plan in found)
     assert all(plan.value == makespan(plan.schedule, plan.pipeline) for plan in found)
+
+
+def test_other_ways_to_split_layers_are_reached_from_a_plan_of_one() -> None:
+    """On the same teams: the plan is of the slowest way, and nothing else offers plans of the others."""
+    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
+    spaces = Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
+    ways = [own.lowest for own in spaces.teams.values()]
+    groups = tuple((device,) for device in ways[0].cluster.devices[:2])
+    plans = [evaluate(own.cluster, own.candidates(groups, 1, free=False)[0], (0, 7, 14)) for own in ways]
+    start = max(plans, key=lambda plan: plan.value)
+    search = LocalSearch(spaces)
+    search.add(start)
+    found = [plan for plan in (search.improve(0) for _ in range(len(ways))) if plan is not None]
+    assert found
+    assert all(plan.candidate.chain.split != start.candidate.chain.split for plan in found)
+    assert found[-1].value <= min(plan.value for plan in plans)
 
 
 def test_rows_of_rising_replicas_use_all_devices_of_one_class():

@@ -17,7 +17,7 @@ from random import Random
 
 from pipeplan.baselines.deadline import OutOfTime, check_deadline
 from pipeplan.core.job import WHOLLY_SHARDED
-from pipeplan.core.splits import Splitting
+from pipeplan.core.splits import Split, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement, even_modes, rising_modes
@@ -34,9 +34,9 @@ SLICE = 50
 """Tries of one climb at once."""
 WORSE = 0.002
 """A climb waits behind those up to this much worse for each slice that did not improve its best plan."""
-REGROUPED, RISING, EVEN = 2, 6, 8
+REGROUPED, RISING, EVEN, WAYS = 2, 6, 8, 3
 """Other groups that are tried before each slice, and those of rising numbers of replicas, as long as there are some;
-most equal ones among which one is sought that fits."""
+most equal ones among which one is sought that fits; other ways to split layers over the teams of the best plan."""
 RESTART = 20
 """Slices without improvement after which a climb starts again from its best plan."""
 PROMISING = 1.05
@@ -95,7 +95,7 @@ class _Even:
 
 
 class LocalSearch:
-    """Local search over spaces, from all plans that it was given; a climb keeps its level of ZeRO."""
+    """Local search over spaces, from all plans that it was given; a climb keeps its way and its level of ZeRO."""
 
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
         self._random = Random(int(seed))
@@ -137,7 +137,7 @@ class LocalSearch:
         climb = min(self._climbs.values(), key=lambda each: each.priority)
         own = climb.best.value
         with suppress(OutOfTime):
-            for groups in islice(self._rising_from(climb), RISING):
+            for groups in chain(islice(self._ways_from(climb), WAYS), islice(self._rising_from(climb), RISING)):
                 self._begin(*groups, before)
             for _ in range(REGROUPED):
                 if not self._begin_evenly(climb, before):
@@ -173,6 +173,23 @@ class LocalSearch:
             rows = rising_modes(space, self._random)
             self._rising[space.key, size] = ((space, Placement(modes), size) for modes in rows)
         return self._rising[space.key, size]
+
+    def _ways_from(self, climb: _Climb) -> Iterator[Groups]:
+        """The groups of a climb in other ways to split layers over equal teams that were not tried yet, best first.
+
+        A search finds plans of few ways first; which one is best depends on the groups.
+        """
+        own, size, modes = climb.moves.space, climb.best.candidate.chain.micro_batch, climb.placement.modes
+        if not isinstance(own.split, Split) or modes is None:
+            return
+        others = []
+        for split in self._spaces.teams:
+            if isinstance(split, Split) and split.sizes == own.split.sizes:
+                space = self._spaces.find(split, own.job.level, own.model.slices)
+                if space is not None and (climb.placement, size, *space.key) not in self._regrouped:
+                    stages = [(space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes]
+                    others.append((space.lower_bounds(size).of_stages(stages), split.number, space))
+        yield from ((space, climb.placement, size) for *_, space in sorted(others, key=lambda each: each[:2]))
 
     def _begin_evenly(self, climb: _Climb, best: int) -> bool:
         """Begin a climb on equal groups; return False if none is left.
@@ -217,7 +234,7 @@ class LocalSearch:
                 continue
             fits = True
             for each in (candidate, *candidate.with_more_in_flight(space.cluster, boundaries)):
-                plan = self._evaluated(space, placement, each, boundaries, int(PROMISING * best))
+                plan = self._evaluated(space, placement, each, boundaries, int(PROMISING * best), best)
                 if plan is not None:
                     self.add(plan)
         self._regrouped.add(key)  # not of groups for which the time was over
