@@ -15,6 +15,9 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 if TYPE_CHECKING:
     from pipeplan.search.space.unopened import Unopened
 
+Questions = Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
+"""Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced."""
+
 Opened = TypeVar("Opened", covariant=True)
 """What has the spaces of a question: `Spaces`."""
 
@@ -39,8 +42,7 @@ class Opening(Generic[Opened]):
     sizes : tuple of int
     least : Unopened
         Bounds before the ways are priced.
-    questions : callable
-        Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced.
+    questions : Questions
     enter : callable
         Adds the spaces of a question, and returns them; None for mixes.
     finish : callable
@@ -59,7 +61,7 @@ class Opening(Generic[Opened]):
 
     sizes: tuple[int, ...]
     least: "Unopened"
-    questions: Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
+    questions: Questions
     enter: Callable[[TeamQuestion | MixedQuestion], Opened | None]
     finish: Callable[[], Iterator[Opened]]
     mixed: bool
@@ -136,6 +138,12 @@ def leanest(ways: Sequence[Way]) -> list[Way]:
     return [min(ways, key=lambda way: lean(way)[::order]) for order in (1, -1)] if ways else []
 
 
-def of_size(question: TeamQuestion | MixedQuestion) -> int:
-    """Return the size of the teams of a question; 0 for mixes."""
-    return question.split.team if isinstance(question, TeamQuestion) and isinstance(question.split, Split) else 0
+def given(questions: Sequence[TeamQuestion | MixedQuestion], sizes: Sequence[int], mixed: bool) -> Questions:
+    """Return the `Questions` of these sizes, or of all and of mixes, among those that were found before."""
+
+    def of_sizes(_: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
+        for each in questions:
+            if mixed or (isinstance(each, TeamQuestion) and isinstance(each.split, Split) and each.split.team in sizes):
+                yield each
+
+    return of_sizes

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -15,7 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.cost_tables import Tables
-from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
 from pipeplan.schedules import SLICED, asked_sliced_families, family
@@ -25,13 +24,10 @@ from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.levels import at_level, named_levels, worthwhile
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.mixes import Mixes
-from pipeplan.search.space.opening import Opening, leanest, of_size
+from pipeplan.search.space.opening import Opening, given, leanest
 from pipeplan.search.space.rounds import Rounds, check_halves
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.clock import Clock
-
-if TYPE_CHECKING:
-    from pipeplan.search.space.unopened import Unopened
 
 Asked = TeamQuestion | MixedQuestion
 
@@ -165,13 +161,12 @@ class Spaces:
         cut = bool(self.job.schedules) and set(self.job.schedules) <= {*SLICED}
         return tuple(count for count in self.job.slices or (1,) if count > 1 or not cut)
 
-    def _of_slices(self, count: int, questions: Sequence[Asked] | None, opening: Clock | None) -> "Spaces":
+    def _of_slices(self, count: int, questions: tuple[Asked, ...] | None, opening: Clock | None) -> "Spaces":
         """The spaces of a number of token slices."""
         check_halves(self.model, self.cluster, self.job)
         asked_sliced_families(count, self.job.schedules)  # so that its error comes before teams are open
         job = replace(self._asked, slices=(count,), context_parallel=False, unlike_teams=False)
-        own = None if questions is None else tuple(questions)
-        return Spaces(sliced(self.model, count), self.cluster, job, questions=own, opening=opening)
+        return Spaces(sliced(self.model, count), self.cluster, job, questions=questions, opening=opening)
 
     def _every_opening(self, questions: Sequence[Asked] | None) -> Iterator[Opening["Spaces"]]:
         """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
@@ -179,19 +174,10 @@ class Spaces:
 
         own, unlike = self._own_job, self.job.unlike_teams and self.rounds.whole
         least = Unopened(self.model, self.cluster, own, self._clock, self.rounds.halved)
+        known = None if questions is None else [each for each in questions if each.job.slices == own.slices]
         for sizes in [least.sizes] * bool(least.sizes) if unlike else [(size,) for size in least.sizes]:
-            job = own if unlike else replace(own, teams=sizes, unlike_teams=False)
-            asked = partial(self._asked_at, job, least)
-            if questions is not None:
-                known = (question for question in questions if question.job.slices == own.slices)
-                asked = partial(_known, [question for question in known if unlike or of_size(question) in sizes])
+            asked = least.asking(sizes, unlike) if known is None else given(known, sizes, unlike)
             yield Opening(sizes, least, asked, self._enter, self._open_mixes, unlike, self._clock)
-
-    def _asked_at(self, job: Job, least: "Unopened", sizes: tuple[int, ...] | None) -> Iterator[Asked]:
-        """The questions of a job's teams at these micro-batch sizes, or at all."""
-        if sizes is not None:
-            job = replace(job, micro_batches=tuple(job.batch // size for size in sizes))
-        return team_questions(self.model, self.cluster, job, self._clock, least.ways)
 
     @property
     def openings(self) -> tuple[Opening["Spaces"], ...]:
@@ -412,8 +398,3 @@ class Spaces:
             return self.sliced[slices].find(split, level)
         home = self._home(split) if split is not None else self
         return None if home is None else home._spaces.get(level)
-
-
-def _known(questions: Sequence[Asked], _: tuple[int, ...] | None) -> Iterator[Asked]:
-    """The questions that were found before."""
-    return iter(questions)

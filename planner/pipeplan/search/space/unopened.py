@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -13,10 +14,11 @@ from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
 from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least_work
 from pipeplan.costs.sharding.mixed import kind_name
-from pipeplan.costs.sharding.question import every_way
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, every_way, team_questions
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.search.space.lower_bounds import LowerBounds
+from pipeplan.search.space.opening import Questions
 from pipeplan.search.space.rounds import split_families
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError
@@ -43,13 +45,23 @@ class Unopened:
     ) -> None:
         self.ways = every_way(model, cluster, job, clock)
         self.splits = halved or bool(split_families(job))
-        self.job, self.cluster, self._clock = job, cluster, clock
+        self.job, self.cluster, self._model, self._clock = job, cluster, model, clock
         self._of_team: dict[int, LeastSteps] = {}
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the teams of several devices, in the order in which they are opened."""
         return tuple(self.ways)
+
+    def asking(self, sizes: tuple[int, ...], mixed: bool) -> Questions:
+        """Return what asks about teams of one of these sizes, or of all and of mixes, with what is priced here."""
+        own = self.job if mixed else replace(self.job, teams=sizes, unlike_teams=False)
+
+        def at(sizes: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
+            counts = own.micro_batches if sizes is None else tuple(own.batch // size for size in sizes)
+            return team_questions(self._model, self.cluster, replace(own, micro_batches=counts), self._clock, self.ways)
+
+        return at
 
     def of_team(self, team: int, enough: int = UNLIMITED) -> int:
         """Return a lower bound on plans whose teams all have this size, and more than one device.
