@@ -19,6 +19,7 @@ from pipeplan.search.heuristics import unknown
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
+from pipeplan.solve.answer import choice_of, result
 from pipeplan.solve.question import Question, asked
 from pipeplan.solve.solving import Means, Solving
 from pipeplan_formulations.common.report import Stop
@@ -141,8 +142,8 @@ def solve(
     wants_price = question.job.regular and price_regular
     solving = Solving(question, means, time_limit * (FOR_CHOICE * (varying is not None) + FOR_IRREGULAR * wants_price))
     solving.run()
-    choice = None if varying is None else solving.choose(varying)
-    found = solving.result(choice, unequal_slices, budget)
+    choice = None if varying is None else choice_of(solving, varying)
+    found = result(solving, choice, unequal_slices, budget)
     return _with_irregular(found, question, means, solving) if wants_price else found
 
 

@@ -1,29 +1,22 @@
-"""The steps of one search: open the nodes, judge heuristics, close the gap, choose, and build the result.
+"""The steps of one search: open the nodes, judge heuristics, close the gap.
 
 ::
 
-    open ──▶ heuristics ──▶ run ──▶ teams ──▶ run ──▶ resume ──▶ heuristics' rest ──▶ run ──▶ choose ──▶ result
-    (large: later)       no teams    below the best plan                                      where times vary
+    open ──▶ heuristics ──▶ run ──▶ teams ──▶ run ──▶ resume ──▶ heuristics' rest ──▶ run
+    (large: later)       no teams    below the best plan
                          (small: late nodes too)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
-from pipeplan.core.job import Job, Objective
-from pipeplan.core.perturbation import Robust
 from pipeplan.core.plan import Plan
-from pipeplan.core.searched import OTHER_WIDTHS, UNLIKE_NODES, Searched
-from pipeplan.core.splits import Mix
+from pipeplan.core.searched import OTHER_WIDTHS, UNLIKE_NODES
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
-from pipeplan.costs.sharding.left_whole import left_whole
-from pipeplan.costs.sources import sources, splitting
 from pipeplan.search import any_order_nodes, mixed_nodes, nodes_of, searches_locally
 from pipeplan.search.branch_and_bound import SLACK, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
@@ -33,20 +26,17 @@ from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.regimes import REGIMES
-from pipeplan.search.result import Result
-from pipeplan.search.scope import lists, searched
+from pipeplan.search.scope import searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.turns import Baseline
 from pipeplan.solve.question import Question
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
-from pipeplan_formulations.common.signals import interruptible, nearly_done
+from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Stop
+from pipeplan_formulations.common.signals import interruptible
 
 if TYPE_CHECKING:  # few jobs need these, and functions below import them
-    from pipeplan.search.front_first import FrontFirst
     from pipeplan.search.nodes.teams import TeamsNode
-    from pipeplan.solve.robust.compared import Choice
 
 FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
@@ -123,7 +113,7 @@ class Solving:
             self._open()
             self._require_hope()
             self._search()
-            if self._late and self.search.stop is Stop.EXHAUSTED:
+            if self.late and self.search.stop is Stop.EXHAUSTED:
                 self.search.stop = Stop.TIME
         except KeyboardInterrupt:  # Ctrl-C returns the best plan so far
             self.search.stop = Stop.INTERRUPT
@@ -160,7 +150,7 @@ class Solving:
             self._begin_heuristics()
         if search.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
-        return None if search.incumbent is None else self._plan(search.incumbent)
+        return None if search.incumbent is None else self.plan(search.incumbent)
 
     @property
     def refuted(self) -> bool:
@@ -168,7 +158,7 @@ class Solving:
         return self.search.refuted and not self.spaces.late
 
     @property
-    def _late(self) -> bool:
+    def late(self) -> bool:
         """Whether the time was over before all teams were open whose bound leaves hope."""
         return any(
             not each.done and not each.left and not self.search.fathoms(each.bound) for each in self.spaces.openings
@@ -316,84 +306,19 @@ class Solving:
         return {} if self.heuristics is None else self.heuristics.rows()
 
     @property
-    def _incumbent(self) -> EvaluatedPlan:
+    def incumbent(self) -> EvaluatedPlan:
+        """The best plan found."""
         assert self.search.incumbent is not None, "`run` has found a plan"
         return self.search.incumbent
 
     @property
-    def _found(self) -> list[EvaluatedPlan]:
+    def found(self) -> list[EvaluatedPlan]:
         """Plans of the search and of heuristics."""
         rows = (row.evaluated for row in self.rows.values() if not row.outside)
         return [*self.search.tried, *(plan for plan in rows if plan is not None)]
 
-    def choose(self, question: Robust) -> "Choice | None":
-        """Choose among all plans found where times vary; None if the time was over before the first was sampled."""
-        from pipeplan.solve.robust.choice import choose
-
-        search, best, tried = self.search, self._incumbent, self._found
-        building = max(search.pace.finish(best.candidate) - SLACK, 0.0)
-        rest = Clock(Limits(time=max(self.clock.left - building, 0.0)))
-        choice = None
-        try:
-            choice = choose(self.spaces, best, tried, search.bound, question, self.means.limits.seed, rest)
-            search.stop = Stop.TIME if choice is None else search.stop
-        except KeyboardInterrupt:
-            search.stop = Stop.INTERRUPT
-        return choice
-
-    @nearly_done()
-    @without_collector()
-    def result(
-        self, choice: "Choice | None" = None, unequal_slices: bool = False, budget: Fraction | None = None
-    ) -> Result:
-        """Build the plan that was chosen, check it, and return it with all that is known about it."""
-        chosen, search, spaces = self._incumbent if choice is None else choice.chosen, self.search, self.spaces
-        model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
-        plan = self._plan(chosen)
-        return Result(
-            plan=plan,
-            job=job,
-            status=Status.OPTIMAL if search.bound == chosen.value else Status.FEASIBLE,
-            stop=search.stop,
-            value=chosen.value,
-            bound=search.bound,
-            wall=self.clock.wall,
-            backend=self.means.backend,
-            searched=_searched(spaces, search.opened, chosen, search.cutoff),
-            costs=replace(
-                self.asked.stated(sources(model, cluster, spaces.lowest.sizes, job)),
-                teams=splitting(cluster) if spaces.teams else "",
-            ),
-            baselines=self.rows,
-            runners_up=search.ranking(),
-            robust=choice,
-            layouts=search.bounds_by_part(),
-            late=self._late,
-            whole=left_whole(plan, model, cluster, job),
-            recut=self._recut(chosen) if unequal_slices else None,
-            front_first=None if budget is None else self._front_first(budget),
-            delayed=_with_delay(spaces, job),
-        )
-
-    def _recut(self, chosen: EvaluatedPlan) -> Plan | None:
-        """The plan with slices of unlike lengths, if it is faster."""
-        from pipeplan.search.recut import recut
-
-        found = recut(self.asked.model, self.spaces.of(chosen.candidate), chosen)
-        return None if found is None else self._plan(found[1], found[0])
-
-    def _front_first(self, budget: Fraction) -> "FrontFirst":
-        """The best plan found whose sums run front layers first, with a share of gradients that may be lost."""
-        from pipeplan.search.front_first import FrontFirst, front_first
-
-        asked = self.asked
-        found = front_first(asked.model, asked.cluster, asked.job, self._found, budget)
-        if found is None:
-            return FrontFirst(None)
-        return FrontFirst(self._plan(found.evaluated, found.space), found.ideal)
-
-    def _plan(self, chosen: EvaluatedPlan, space: Space | None = None) -> Plan:
-        """The plan on all devices of teams, checked; ``space``: where it lies, if outside those that are searched."""
+    def plan(self, chosen: EvaluatedPlan, space: Space | None = None) -> Plan:
+        """Return the plan on all devices of teams, checked; ``space``: where it lies, if outside those searched."""
         model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
         bound = self.search.bound if space is None else 0  # which says that nothing is proved
         space = space or self.spaces.of(chosen.candidate)
@@ -402,18 +327,3 @@ class Solving:
         validate_plan(plan, own, space.cluster)
         chosen.check()
         return replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
-
-
-def _with_delay(spaces: Spaces, job: Job) -> int | None:
-    """A lower bound in nanoseconds on the period with one step of delay; None if it is no choice."""
-    possible = job.objective is Objective.PERIOD and not job.staleness and not job.intra_layer
-    return spaces.least if possible and len(spaces.cluster.devices) > 1 else None
-
-
-def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan, cutoff: int | None) -> Searched:
-    """What was searched, and the chosen plan beside it if no listed one has its stages and devices."""
-    found, candidate = searched(spaces, opened, cutoff), chosen.candidate
-    listed = isinstance(candidate.chain.split, Mix) or candidate.laid is not None
-    if listed or lists(spaces.of(candidate), candidate.chain.groups):
-        return found
-    return found.with_answer(candidate.chain.stages, candidate.chain.replicas)

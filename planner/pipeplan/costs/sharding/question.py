@@ -1,6 +1,6 @@
 """A model and a cluster as teams see them: a team is a device, and a layer has the costs of one member."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -111,6 +111,10 @@ class MixedQuestion:
         """Return all mixes; None if they are more than ``most``."""
         by_size = {size: [split for split in self.splits if split.team == size] for size in self.sizes if size > 1}
         return mixes(self.cluster, self.sizes, by_size, len(self.together), most)
+
+
+Questions = Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
+"""Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced."""
 
 
 def every_way(model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> "dict[int, TeamWays]":

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
-from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
+from pipeplan.costs.sharding.question import MixedQuestion, Questions, TeamQuestion
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 if TYPE_CHECKING:
     from pipeplan.search.space.unopened import Unopened
-
-Questions = Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
-"""Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced."""
 
 Opened = TypeVar("Opened", covariant=True)
 """What has the spaces of a question: `Spaces`."""

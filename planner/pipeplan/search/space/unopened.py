@@ -14,11 +14,10 @@ from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
 from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least_work
 from pipeplan.costs.sharding.mixed import kind_name
-from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, every_way, team_questions
+from pipeplan.costs.sharding.question import MixedQuestion, Questions, TeamQuestion, every_way, team_questions
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.search.space.lower_bounds import LowerBounds
-from pipeplan.search.space.opening import Questions
 from pipeplan.search.space.rounds import split_families
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError
