@@ -21,7 +21,7 @@ from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_q
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
 from pipeplan.search.result import Result
-from pipeplan.search.space import spaces
+from pipeplan.search.space import spaces, unopened
 from pipeplan.simulate import makespan
 from pipeplan.solve import solve
 from pipeplan_formulations.common.clock import Clock
@@ -53,7 +53,7 @@ def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
     recorded: list[tuple[int, Split]] = []
     mixed: set[Split] = set()
-    with patch.object(spaces, "team_questions", partial(_recorded, recorded, mixed)):
+    with patch.object(unopened, "team_questions", partial(_recorded, recorded, mixed)):
         answer = _asked(document)
         if answer["outcome"] == "infeasible":
             recorded.clear()  # among them are those of other jobs, of which the answer says that they fit
