@@ -8,25 +8,30 @@ INSTALLED := .venv/installed-$(TORCH)
 # What tests start, some hundred processes, finds modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-first test-second test-all bench experiments docs docs-pictures check lint types clean
+.PHONY: demo test test-first test-second test-third slow test-all bench experiments docs docs-pictures check lint types clean
 
 demo: $(INSTALLED)
 	$(BIN)/pipeplan demo --output demo-out
 
 # Side by side, in parts of about equal length: most tests keep one core busy, and some wait for processes.
+WHICH := not slow
 FIRST := tests/properties tests/formulations $(addprefix tests/planner/,baselines fpga schedules)
 SECOND := tests/distributed tests/executor tests/planner/search
 test: $(INSTALLED)-test
 	$(MAKE) --no-print-directory -j3 test-first test-second test-third
 
 test-first: $(INSTALLED)-test
-	$(BIN)/pytest -m "not slow" $(FIRST)
+	$(BIN)/pytest -m "$(WHICH)" $(FIRST)
 
 test-second: $(INSTALLED)-test
-	$(BIN)/pytest -m "not slow" $(SECOND)
+	$(BIN)/pytest -m "$(WHICH)" $(SECOND)
 
 test-third: $(INSTALLED)-test
-	$(BIN)/pytest -m "not slow" $(FIRST:%=--ignore=%) $(SECOND:%=--ignore=%)
+	$(BIN)/pytest -m "$(WHICH)" $(FIRST:%=--ignore=%) $(SECOND:%=--ignore=%)
+
+# The slow tests alone, in the same parts.
+slow: $(INSTALLED)-test
+	$(MAKE) --no-print-directory -j3 WHICH=slow test-first test-second test-third
 
 # All tests, with all of their examples: hours.
 test-all: $(INSTALLED)-test

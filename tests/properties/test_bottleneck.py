@@ -50,8 +50,8 @@ def test_the_bottleneck_is_the_least_of_all_plans() -> None:
 
 @pytest.mark.slow
 def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
-    """Of 1,000 small questions every answer is the best plan, and at most 1 % are left with a gap."""
-    assert len(gaps(range(1000, 2000))) <= 10
+    """Of 200 small questions every answer is the best plan, and at most 1 % are left with a gap."""
+    assert len(gaps(range(1000, 1200))) <= 2
 
 
 @pytest.mark.parametrize("seed", [1316, 1424, 1740])

@@ -158,7 +158,7 @@ def below_work(numbers: Iterable[int]) -> Iterator[str]:
                     yield f"question {number}: {candidate.label}, {boundaries}: {value} below the bound {bound}"
 
 
-@pytest.mark.parametrize("numbers", [(44, 235, *range(20)), rarely(range(20, 1200))], ids=len)
+@pytest.mark.parametrize("numbers", [(44, 235, *range(20)), rarely(range(20, 320))], ids=len)
 def test_no_plan_of_joined_and_split_backwards_is_below_all_work(numbers: Iterable[int]) -> None:
     """Which half is shorter is a matter of each layer, not of all layers that a device has in one place."""
     assert [*below_work(numbers)] == []
@@ -288,13 +288,13 @@ def test_bounds_of_rows_of_more_than_the_least_are_noticed(
     assert [*below_rows([number], in_rows, spaces_of)]
 
 
-@pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 1000))], ids=len)
+@pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 280))], ids=len)
 def test_no_plan_in_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
     """What rows of modes are bounded by is no more than the step of any plan, nor is the least of two ways."""
     assert [*below_rows(numbers, in_rows, spaces_of)] == []
 
 
-@pytest.mark.parametrize("numbers", [range(30), rarely(range(30, 1000))], ids=len)
+@pytest.mark.parametrize("numbers", [range(30), rarely(range(30, 280))], ids=len)
 def test_no_plan_in_unlike_rounds_is_below_its_row(numbers: Iterable[int]) -> None:
     """The same of rounds that are cut unlike."""
     assert [*below_rows(numbers, unlike, spaces_of)] == []
@@ -311,7 +311,7 @@ def test_ways_ahead_of_the_mean_round_are_noticed(monkeypatch: pytest.MonkeyPatc
     assert [*below_rows([44], unlike, spaces_of)]
 
 
-@pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 600))], ids=len)
+@pytest.mark.parametrize("numbers", [range(24), rarely(range(24, 180))], ids=len)
 def test_no_plan_in_rounds_beats_its_bound(numbers: Iterable[int]) -> None:
     """What the partition problem says of super layers is no more than the step of their stages, family by family."""
     assert [*beaten(numbers)] == []
@@ -331,7 +331,7 @@ def shapes_beaten(numbers: Iterable[int]) -> Iterator[str]:
                         yield f"question {number}: {candidate.label}: {report.objective} below {bounds.get(modes)}"
 
 
-@pytest.mark.parametrize("numbers", [range(1_630_000, 1_630_040), rarely(range(1_630_040, 1_632_000))], ids=len)
+@pytest.mark.parametrize("numbers", [range(1_630_000, 1_630_040), rarely(range(1_630_040, 1_630_440))], ids=len)
 def test_no_partition_in_rounds_is_better_than_the_bound_of_its_shape(numbers: Iterable[int]) -> None:
     """Whatever the placement; a shape without a bound has no partition that fits."""
     assert [*shapes_beaten(numbers)] == []
@@ -363,7 +363,7 @@ def step_of(document: Document) -> int | str:
 
 
 @pytest.mark.parametrize("most", [folded_partitions.LISTED, -1], ids=["listed", "in ranges"])
-@pytest.mark.parametrize("numbers", [range(6), rarely(range(6, 300))], ids=len)
+@pytest.mark.parametrize("numbers", [range(6), rarely(range(6, 80))], ids=len)
 def test_partitions_by_rows_are_those_of_lists(
     monkeypatch: pytest.MonkeyPatch, numbers: Iterable[int], most: int
 ) -> None:
@@ -430,7 +430,7 @@ def paths_of(numbers: Iterable[int]) -> Iterator[tuple[str, int, int, bool]]:
                         yield f"{number}: {candidate.label}, {found} on {boundaries}", length, step, found == boundaries
 
 
-@pytest.mark.parametrize("numbers", [range(2_000_000, 2_000_060), rarely(range(2_000_060, 2_002_000))], ids=len)
+@pytest.mark.parametrize("numbers", [range(2_000_000, 2_000_060), rarely(range(2_000_060, 2_000_460))], ids=len)
 def test_no_partition_is_better_than_the_critical_path_of_another(numbers: Iterable[int]) -> None:
     """Whatever the family, replicas, recomputation and shared weights; and many paths are as long as their own step."""
     every = [*paths_of(numbers)]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import referee
-from helpers.quick import rarely
 from pipeplan.core.job import Job
 from referee.bridge import ask
 from referee.chosen import chosen
@@ -105,31 +104,26 @@ def test_a_question_in_dispute_is_made_small() -> None:
     assert sum(len(node["devices"]) for node in small["cluster"]["nodes"]) == 1
 
 
-@pytest.mark.parametrize("numbers", [chosen("answers")[::2], chosen("answers")[1::2], rarely(range(160))], ids=len)
+@pytest.mark.parametrize("numbers", [chosen("answers")[::2], chosen("answers")[1::2]], ids=len)
 def test_answers_hold(numbers: Sequence[int]) -> None:
     """Time, memory, place in the space, bound and optimum are as the referee counts them."""
     assert disputes(numbers) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(10))
-def test_many_answers_hold(part: int) -> None:
-    """The same on 5,000 other questions."""
-    assert disputes(range(1000 + 500 * part, 1500 + 500 * part)) == []
+def test_many_answers_hold() -> None:
+    """The same on 400 other questions."""
+    assert disputes(range(1000, 1400)) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(5))
-def test_answers_on_large_clusters_hold(part: int) -> None:
-    """The same on 500 questions about clusters of up to ten devices."""
-    assert disputes(range(100 * part, 100 * part + 100), large=True) == []
+def test_answers_on_large_clusters_hold() -> None:
+    """The same on 60 questions about clusters of up to ten devices."""
+    assert disputes(range(60), large=True) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_many_answers_with_one_step_of_delay_hold() -> None:
-    """The same on 200 questions about gradients that are one step late."""
+    """The same on 60 questions about gradients that are one step late."""
     late = (number for number in count(20_000) if question(number)["job"].get("staleness"))
-    assert disputes(islice(late, 200)) == []
+    assert disputes(islice(late, 60)) == []

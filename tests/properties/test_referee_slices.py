@@ -79,7 +79,7 @@ def slices_of(node: Any) -> int:
     return int(node.space.model.slices if hasattr(node, "space") else node.candidate.chain.slices)
 
 
-@pytest.mark.parametrize("asked", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("asked", [2, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REGIMES)
 def test_every_regime_is_entered_with_slices(monkeypatch: pytest.MonkeyPatch, name: str, asked: int) -> None:
     """The referee agrees with answers of each kind of node of a sliced space."""
