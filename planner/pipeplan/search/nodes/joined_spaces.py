@@ -25,7 +25,7 @@ Own = TypeVar("Own")
 
 AIMS = (0.2, 0.15, 0.1, 0.0)
 """Shares below the best plan to which the bound is raised in turn: much better plans are soon excluded. Before that it
-is tried whether all better ones are."""
+is tried whether all better ones are, of teams whose bound is nearer than the first."""
 A_FEW = 8
 """Most nodes that are opened together behind a close bound."""
 
@@ -103,7 +103,8 @@ class JoinedSpacesNode(Node):
         programme, most, before = FurthestEnd(whole, clock), search.cutoff, self.bound
         if self.aim < 0:
             self.aim = 0
-            if programme.lower_bound(most - 1, most, closely=False) >= most:
+            near = members[0][0].space.split is not None and below(most, AIMS[0]) <= self.bound
+            if near and programme.lower_bound(most - 1, most, closely=False) >= most:
                 self.bound = most
                 return Step.leave(most)
         while self.aim < len(AIMS) - 1 and below(most, AIMS[self.aim]) <= self.bound:
