@@ -188,10 +188,11 @@ def test_rings_in_place_of_what_links_name_are_noticed(
 
 
 def test_bounds_on_rings_where_links_name_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring of four takes longer than a tree, and bounds no layout of many."""
+    """A ring of four takes longer than a tree, and bounds no layout of many; local search finds the optimum."""
     monkeypatch.setattr(space, "FEW", 0)
     monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
+    monkeypatch.setattr(import_module("pipeplan.solve.solving"), "searches_locally", lambda _: False)
     monkeypatch.setattr(import_module("pipeplan.search.space.least"), "all_reduce", Ring)
     assert "above the optimum" in noticed(untied, partial(summed_by_trees, 0), first=17)
 
