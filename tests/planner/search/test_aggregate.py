@@ -16,6 +16,7 @@ from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
+from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.nodes import layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.aggregate_problem import (
@@ -32,7 +33,7 @@ from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation.place import Place
-from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.report import Limits, Status, Stop
 
 MODEL = model_of([10] * 4, [10] * 4, saved=[1] * 4, output=[1] * 4, parameters=[0] * 4, sizes=(1,))
 CLUSTER = Cluster("four", {"unit": DeviceKind("unit")}, (Node(("unit",) * 4, Link(10**9, 15)),))
@@ -233,3 +234,25 @@ def test_layers_that_share_weights_with_the_last_one_lie_on_teams_of_its_size():
     one, two = (next(k for k, (_, team) in enumerate(mixed.teams) if team == size) for size in (1, 2))
     assert not list(mixed.every_placed((Mode(one, 1), Mode(two, 1))))
     assert list(mixed.every_placed((Mode(one, 1), Mode(two, 1), Mode(one, 1))))
+
+
+def test_a_tree_that_is_not_decided_in_time_is_solved_for_better_values_first(monkeypatch):
+    """Its root keeps what is known of its spans; the nodes below come once a target is decided."""
+    own = Space(MODEL, CLUSTER, Job(batch=8, replicas=(1,), depths=(2, 3, 4), schedules=("gpipe",)))
+    (layout,) = layouts.layouts(own, 8)
+    plain, stops, cutoffs = allocation.solve, [Stop.TIME], []
+
+    def solve(problem, limits, cutoff=None, known=0):
+        report = plain(problem, limits, cutoff=cutoff, known=known)
+        cutoffs.append(cutoff)
+        return replace(report, status=Status.FEASIBLE, stop=stops.pop(), bound=1) if stops else report
+
+    monkeypatch.setattr(allocation, "solve", solve)
+    search = PlanSearch(Limits(60.0), cluster_of=lambda _: CLUSTER, backend="exact")
+    search.value = 2 * plain(allocation_problem(own, 1, layout, False), Limits(60.0)).objective
+    node = AggregateNode(1, own, layout, 1, alternating=False, estimated=True, targets=None)
+    assert node.small
+    while (below := node.advance(search).nodes) == [node]:
+        assert len(cutoffs) < 20
+    assert len(cutoffs) > 2 and cutoffs[1:] == sorted({*cutoffs[1:]})
+    assert below and all(each.last for each in below)

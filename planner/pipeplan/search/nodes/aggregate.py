@@ -208,12 +208,15 @@ class AggregateNode(Node):
             return Step.split(list(self._below()))
         target = self._target(search)
         accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
-        self._problem = None if self.small else problem  # what is known of its spans helps with later targets
         report = allocation.solve(problem, Limits(slice_, accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
             return Step.nothing()
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
+        # What is known of its spans helps with later targets.
+        self._problem = None if self.small and not unfinished else problem
+        if unfinished and not self.last and search.value is not None:
+            self.targets = self.targets or TargetSchedule()
         if unfinished if self.targets is None else self.targets.approach(target, self.bound, unfinished):
             self.slice *= 4
         # No solution: continue with more time or the next target; leave the node after the last one.
@@ -227,15 +230,15 @@ class AggregateNode(Node):
         found = list(chain.from_iterable(rows))
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
-        # A tree branches over its last modes; a large node solves again until its last target.
+        # A node solves again until it is decided, and a large one until its last target; a tree branches then.
+        missed = target.cutoff is not None and value >= target.cutoff
+        if unfinished and (self.small or missed or search.left > FIRST_SLICE):
+            return Step.split([self])
         if self.small:
             return Step.split(list(self._below()))
-        missed = target.cutoff is not None and value >= target.cutoff
-        if unfinished and (missed or search.left > FIRST_SLICE):
-            return Step.split([self])
         if not unfinished and (not found or search.value is None):  # not a plan; other solutions may be one
             return Step.split(list(self._below()))
-        if not target.last and not unfinished:
+        if not target.last and not unfinished and value > self.bound:  # else no target raises the bound
             # At or above the cutoff, the schedule goes on by itself.
             if self.targets is not None and (target.cutoff is None or self.bound < target.cutoff):
                 self.targets.passed()
