@@ -38,8 +38,8 @@ from pipeplan_formulations.common.signals import interruptible
 if TYPE_CHECKING:  # few jobs need these, and functions below import them
     from pipeplan.search.nodes.teams import TeamsNode
 
-FOR_HEURISTICS = 0.2
-"""Share of the time limit in which heuristics may begin."""
+FOR_HEURISTICS, FOR_LATE = 0.2, 0.1
+"""Share of the time limit in which heuristics may begin, and where layouts are large, so that they begin late."""
 SHOWN = REGIMES.shown_samples.most
 """With more devices x samples than this, heuristics have only a share of that time,"""
 FOR_SHOWN = 0.03
@@ -100,6 +100,7 @@ class Solving:
         self.heuristics: Heuristics | None = None
         self.hopeful: list[Space] = []
         self._waiting: list[TeamsNode] = []
+        self._large = False
 
     def run(self) -> None:
         """Search until the optimum is proved, the time is over, or a signal arrives.
@@ -218,10 +219,10 @@ class Solving:
         search, whole = self.search, self.search.limits.time
         if any(map(searches_locally, self.hopeful)):
             search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
-        large = any(space.large for space in self.hopeful)
+        self._large = any(space.large for space in self.hopeful)  # plans of heuristics come late and improve little
         for_rounds = FOR_ROUNDS * (bool(self.spaces.folded) and not self._many)
         for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), for_rounds)
-        first = not large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
+        first = not self._large and not (self._waiting and self.asked.job.teams)  # named teams are for heuristics too
         if first:
             self._begin_heuristics()
         if self._waiting:
@@ -234,10 +235,10 @@ class Solving:
                 with search.late_too():
                     self._advance(search.rest * (1 - WITHOUT_TEAMS))
             self._open_teams()
-        if large:  # there, plans of heuristics come late and improve little
+        if self._large:
             self._advance(max(whole * self._for_heuristics, for_others))
         if not first:
-            self._begin_heuristics(after=large and search.incumbent is not None)
+            self._begin_heuristics(after=self._large and search.incumbent is not None)
         assert self.heuristics is not None
         heuristics = self.heuristics
         kept = min(heuristics.needed(whole), whole * (FOR_SHOWN if self._many else 1))
@@ -257,7 +258,7 @@ class Solving:
     @property
     def _for_heuristics(self) -> float:
         """Share of the time limit in which heuristics may begin."""
-        return FOR_SHOWN if self._many else FOR_HEURISTICS
+        return FOR_SHOWN if self._many else FOR_LATE if self._large else FOR_HEURISTICS
 
     @property
     def _many(self) -> bool:

@@ -34,8 +34,9 @@ from pipeplan_formulations.allocation import Allocation, ChainAllocation, Furthe
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Stop
 
-FIRST_SLICE = 4.0
-"""Seconds of a node's first solve; four times as many each time they were not enough."""
+FIRST_SLICE, SHARE = 4.0, 0.125
+"""Seconds of a node's first solve, or for a target this share of the time limit if that is more; four times as many
+each time they were not enough."""
 TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.012, 0.008, 0.005, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 NEARER = 5e-3
@@ -199,7 +200,8 @@ class AggregateNode(Node):
         """
         problem = self._problem or allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         problem = self._of_one_family(search, problem)
-        slice_ = min(search.left / (2 if search.value is None else 1), self.slice)  # leave others time to find a plan
+        slice_ = self.slice * (1.0 if self.targets is None else max(1.0, SHARE * search.limits.time / FIRST_SLICE))
+        slice_ = min(search.left / (2 if search.value is None else 1), slice_)  # leave others time to find a plan
         if self.estimated and self.again and search.cutoff is not None:
             return self._estimate_again(search, problem, Clock(Limits(slice_)))
         if not self.estimated and (self.layout.pooled or len(self.space.cluster.devices) <= MOST_ESTIMATED):
