@@ -1,4 +1,4 @@
-"""What a search is answered with: its best plan, or the one chosen where times vary, and all that is known about it."""
+"""`result`: the best plan of a search, or the one chosen where times vary, and all that is known about it."""
 
 from dataclasses import replace
 from fractions import Fraction

@@ -113,7 +113,8 @@ class MixedQuestion:
         return mixes(self.cluster, self.sizes, by_size, len(self.together), most)
 
 
-Questions = Callable[[tuple[int, ...] | None], Iterator[TeamQuestion | MixedQuestion]]
+AnyQuestion = TeamQuestion | MixedQuestion
+Questions = Callable[[tuple[int, ...] | None], Iterator[AnyQuestion]]
 """Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Split
-from pipeplan.costs.sharding.question import MixedQuestion, Questions, TeamQuestion
+from pipeplan.costs.sharding.question import AnyQuestion, Questions, TeamQuestion
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
@@ -59,7 +59,7 @@ class Opening(Generic[Opened]):
     sizes: tuple[int, ...]
     least: "Unopened"
     questions: Questions
-    enter: Callable[[TeamQuestion | MixedQuestion], Opened | None]
+    enter: Callable[[AnyQuestion], Opened | None]
     finish: Callable[[], Iterator[Opened]]
     mixed: bool
     clock: Clock | None = None
@@ -117,7 +117,7 @@ class Opening(Generic[Opened]):
         below = {size for _, size in self.least.steps_of(self.sizes[0]).below(cutoff)}
         return tuple(size for size in self.least.ways[self.sizes[0]].teams.sizes if size in below)
 
-    def _priced(self, sizes: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
+    def _priced(self, sizes: tuple[int, ...] | None) -> Iterator[AnyQuestion]:
         """The questions; none where nothing can be split."""
         try:
             yield from self.questions(sizes)
@@ -135,10 +135,10 @@ def leanest(ways: Sequence[Way]) -> list[Way]:
     return [min(ways, key=lambda way: lean(way)[::order]) for order in (1, -1)] if ways else []
 
 
-def given(questions: Sequence[TeamQuestion | MixedQuestion], sizes: Sequence[int], mixed: bool) -> Questions:
+def given(questions: Sequence[AnyQuestion], sizes: Sequence[int], mixed: bool) -> Questions:
     """Return the `Questions` of these sizes, or of all and of mixes, among those that were found before."""
 
-    def of_sizes(_: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
+    def of_sizes(_: tuple[int, ...] | None) -> Iterator[AnyQuestion]:
         for each in questions:
             if mixed or (isinstance(each, TeamQuestion) and isinstance(each.split, Split) and each.split.team in sizes):
                 yield each

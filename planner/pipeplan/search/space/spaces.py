@@ -14,7 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.cost_tables import Tables
-from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
+from pipeplan.costs.sharding.question import AnyQuestion, MixedQuestion, TeamQuestion
 from pipeplan.costs.sharding.usual import usual_teams
 from pipeplan.costs.slices import sliced
 from pipeplan.schedules import SLICED, asked_sliced_families, family
@@ -28,8 +28,6 @@ from pipeplan.search.space.opening import Opening, given, leanest
 from pipeplan.search.space.rounds import Rounds, check_halves
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations.common.clock import Clock
-
-Asked = TeamQuestion | MixedQuestion
 
 
 class Spaces:
@@ -84,7 +82,7 @@ class Spaces:
         cluster: Cluster,
         job: Job,
         split: Splitting | None = None,
-        questions: tuple[Asked, ...] | None = None,
+        questions: tuple[AnyQuestion, ...] | None = None,
         opening: Clock | None = None,
         halved: bool | None = None,
         tables: Tables | None = None,
@@ -114,7 +112,7 @@ class Spaces:
             self.folded  # noqa: B018  # so that their errors come first
         if self._alone and self.rounds.whole:
             self._spaces |= self._levels()
-        self._questions: tuple[Asked, ...] = ()
+        self._questions: tuple[AnyQuestion, ...] = ()
         self._mixes: Mixes[Spaces] = Mixes(self._of_mix)
         self._clock = opening
         self._openings = tuple(self._every_opening(questions)) if opens and max(job.teams, default=1) > 1 else ()
@@ -161,14 +159,14 @@ class Spaces:
         cut = bool(self.job.schedules) and set(self.job.schedules) <= {*SLICED}
         return tuple(count for count in self.job.slices or (1,) if count > 1 or not cut)
 
-    def _of_slices(self, count: int, questions: tuple[Asked, ...] | None, opening: Clock | None) -> "Spaces":
+    def _of_slices(self, count: int, questions: tuple[AnyQuestion, ...] | None, opening: Clock | None) -> "Spaces":
         """The spaces of a number of token slices."""
         check_halves(self.model, self.cluster, self.job)
         asked_sliced_families(count, self.job.schedules)  # so that its error comes before teams are open
         job = replace(self._asked, slices=(count,), context_parallel=False, unlike_teams=False)
         return Spaces(sliced(self.model, count), self.cluster, job, questions=questions, opening=opening)
 
-    def _every_opening(self, questions: Sequence[Asked] | None) -> Iterator[Opening["Spaces"]]:
+    def _every_opening(self, questions: Sequence[AnyQuestion] | None) -> Iterator[Opening["Spaces"]]:
         """One for each size of teams; if stages may have teams of unlike sizes, one for all."""
         from pipeplan.search.space.unopened import Unopened  # models without operators have no teams
 
@@ -190,14 +188,14 @@ class Spaces:
         return not all(each.done or (each.refuted and self.usual) for each in self.openings)
 
     @property
-    def questions(self) -> tuple[Asked, ...]:
+    def questions(self) -> tuple[AnyQuestion, ...]:
         """The questions with teams that are open: to find the splits worth searching takes time.
 
         ``job.slices`` says in how many slices.
         """
         return self._questions + tuple(each for own in self.sliced.values() for each in own.questions)
 
-    def _enter(self, question: Asked) -> "Spaces | None":
+    def _enter(self, question: AnyQuestion) -> "Spaces | None":
         """Add the spaces of a question; of mixes none yet."""
         if isinstance(question, TeamQuestion):
             try:

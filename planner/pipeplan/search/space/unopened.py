@@ -14,7 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
 from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least_work
 from pipeplan.costs.sharding.mixed import kind_name
-from pipeplan.costs.sharding.question import MixedQuestion, Questions, TeamQuestion, every_way, team_questions
+from pipeplan.costs.sharding.question import AnyQuestion, Questions, every_way, team_questions
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.ways import Between, TeamWays
 from pipeplan.search.space.lower_bounds import LowerBounds
@@ -56,7 +56,7 @@ class Unopened:
         """Return what asks about teams of one of these sizes, or of all and of mixes, with what is priced here."""
         own = self.job if mixed else replace(self.job, teams=sizes, unlike_teams=False)
 
-        def at(sizes: tuple[int, ...] | None) -> Iterator[TeamQuestion | MixedQuestion]:
+        def at(sizes: tuple[int, ...] | None) -> Iterator[AnyQuestion]:
             counts = own.micro_batches if sizes is None else tuple(own.batch // size for size in sizes)
             return team_questions(self._model, self.cluster, replace(own, micro_batches=counts), self._clock, self.ways)
 
