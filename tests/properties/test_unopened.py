@@ -92,7 +92,7 @@ def test_no_way_takes_less_than_the_least_steps(questions: Any) -> None:
                     for profile, passes in product(priced.profiles, (COUNTED, IN_HALVES)):
                         between, kind = (split.placements, split.passes), cluster.kinds[profile.device]
                         for count in equal:
-                            rows = least_steps(ways, between, kind, profile.micro_batch, max(count, 1), passes)
+                            (rows,) = least_steps(ways, between, kind, profile.micro_batch, max(count, 1), [passes])
                             least = rows[0 if count else 1]
                             taken = np.array([_taken(cost, count, passes) for cost in profile.costs])
                             assert (least <= taken).all()
@@ -107,7 +107,7 @@ def test_layers_without_a_choice_leave_the_bound_of_work() -> None:
     for team, ways in bounds.ways.items():
         assert bounds.of_team(team, 0) <= bounds.of_team(team)
         for between, kind, size in product(ways.between(), ways.teams.kinds, ways.teams.sizes):
-            nothing += int((least_steps(ways, between, kind, size, 1) == 0).sum())
+            nothing += int((least_steps(ways, between, kind, size, 1, [COUNTED]) == 0).sum())
     assert nothing
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from pipeplan.core.changed import changed
 from pipeplan.core.choices import member
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import LARGEST, MOST_DEVICES, plain, real, whole
@@ -198,7 +199,7 @@ class Link:
     @property
     def in_units(self) -> "Link":
         """The link as the gathers and sums of single layers find it, without their overhead."""
-        return replace(self, collective_efficiency=self.collective_efficiency * self.unit_efficiency)
+        return changed(self, collective_efficiency=self.collective_efficiency * self.unit_efficiency)
 
 
 @dataclass(frozen=True, slots=True)

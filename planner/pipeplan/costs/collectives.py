@@ -5,7 +5,7 @@ class like `Ring`: one of `OWN`, or of another package's entry point ``pipeplan.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -82,7 +82,7 @@ class Ring:
     @property
     def one_way(self) -> "Ring":
         """The first half of the rounds, a reduce-scatter; the second is an all-gather."""
-        return replace(self, ways=1)
+        return Ring(self.replicas, self.link, 1)
 
     def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the nanoseconds that each of these numbers of bytes adds; at least 1 for a positive size."""

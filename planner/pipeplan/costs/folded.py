@@ -98,7 +98,7 @@ def _ties(ties: Sequence[Tie], home: dict[str, str], names: Sequence[str]) -> It
 
 
 def total(folding: Folding, layers: Array) -> Array:
-    """Return what all runs of each super layer have together, given what the layers have."""
+    """Return what all runs of each super layer have together, given what the layers have, the last axis."""
     found: Array = of_rounds(folding, layers).sum(axis=0)
     return found
 
@@ -121,8 +121,8 @@ def way_ahead(folding: Folding, layers: Array) -> Array:
         first: Array = every[0] if folding.laid.turns else every.min(axis=0)
         return first
     before = sums_before(every)
-    behind = before[:, -1:] - before
-    most = (before.min(axis=0) + behind.min(axis=0)).min()
+    behind = before[..., -1:] - before
+    most = (before.min(axis=0) + behind.min(axis=0)).min(axis=-1, keepdims=True)
     found: Array = np.diff(np.minimum(before.min(axis=0), most))
     return found
 
@@ -139,13 +139,11 @@ def least_largest(folding: Folding, layers: Array) -> Array:
 
 
 def of_rounds(folding: Folding, layers: Array) -> Array:
-    """Return what each run has together, shape (rounds, super layers)."""
-    before = sums_before(layers)
-    rows = []
-    for number, edges in enumerate(folding.edges):
-        own = np.diff(before[list(edges)])
-        rows.append(own[::-1] if folding.returns(number) else own)
-    found: Array = np.stack(rows)
+    """Return what each run has together, shape (rounds, …, super layers), given what the layers have, shape (…, n)."""
+    sums = np.diff(sums_before(layers)[..., np.array(folding.edges)])
+    found: Array = np.moveaxis(sums, -2, 0)
+    for number in filter(folding.returns, range(folding.rounds)):
+        found[number] = found[number, ..., ::-1].copy()
     return found
 
 

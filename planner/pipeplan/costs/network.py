@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, cycle, islice
 from math import lcm
@@ -10,6 +9,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster, Device, Link
 from pipeplan.core.pipeline import Transfer
 from pipeplan.costs.collectives import Collective, all_reduce, alone
@@ -137,7 +137,7 @@ def rings_over_nodes(replicas: int, network: Link, inside: Link) -> list[Collect
 
 def shared(link: Link, users: int) -> Link:
     """Return a link with the bandwidth that each of ``users`` has if all of them use it all the time."""
-    return link if link.bandwidth is None else replace(link, bandwidth=max(link.bandwidth // users, 1))
+    return link if link.bandwidth is None else changed(link, bandwidth=max(link.bandwidth // users, 1))
 
 
 def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int]) -> Collective:

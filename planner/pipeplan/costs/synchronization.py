@@ -109,9 +109,12 @@ class Synchronization:
 
         With a step of delay that is all of their time where nothing runs beside collectives.
         """
+        speed = self._speed_at_ends(kind)
+        if not (self.job.staleness or 0 < speed < 1):
+            return np.zeros_like(self.kept.parameters(kind))
         if self.model.folding is not None:  # rounded down for each layer
             return folded.total(self.model.folding, self.unfolded.lost(kind, ring))
-        speed, gather = self._speed_at_ends(kind), self.gather(ring, self.kept.parameters(kind))
+        gather = self.gather(ring, self.kept.parameters(kind))
         sums = self._sums(kind, ring)
         if self.job.staleness and not speed:
             return sums + gather

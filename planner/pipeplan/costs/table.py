@@ -63,7 +63,7 @@ class Table:
         passes: list[Array] = [getattr(self, name) for name in PASSES]
         first = passes
         if model.folding is not None:
-            first = [way_ahead(model.folding, row) for row in passes]
+            first = [*way_ahead(model.folding, np.stack(passes))]
             self._fold(model.folding)
             passes = [getattr(self, name) for name in PASSES]
         self.forward_workspace = self.workspace
@@ -108,9 +108,10 @@ class Table:
 
     def _fold(self, folding: Folding) -> None:
         """Take super layers in place of layers."""
-        for name in (*TIMES, "parts", "whole", *EITHER):
-            setattr(self, name, total(folding, getattr(self, name)))
-        self.saved, self.output = least(folding, self.saved), least(folding, self.output)
+        names = (*TIMES, "parts", "whole", *EITHER)
+        for name, row in zip(names, total(folding, np.stack([getattr(self, name) for name in names])), strict=True):
+            setattr(self, name, row)
+        self.saved, self.output = least(folding, np.stack([self.saved, self.output]))
         self.workspace = least_largest(folding, self.workspace)
         self.boundary = least_crossing(folding, self.boundary)
 

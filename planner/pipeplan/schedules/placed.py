@@ -30,6 +30,8 @@ Orders = Callable[[int, int, int], Iterable[Sequence[Action]]]
 Held = tuple[tuple[int, ...], ...]
 """What each device holds of each of its stages."""
 
+KEPT = 2**12
+"""Most micro-batches times stages of a schedule that is kept once it is written: plans differ in their partitions."""
 STEADY = 4
 """A step of this many micro-batches per device reaches the steady state of all families that state no numbers held."""
 
@@ -120,6 +122,10 @@ class PlacedFamily:
         chunks = self._checked(devices, micro_batches, chunks)
         if not 1 <= copies <= micro_batches:
             raise InputError(f"{copies} copies of a pipeline share {micro_batches} micro-batches; each needs one")
+        write = _kept if micro_batches * devices * chunks <= KEPT else PlacedFamily._write
+        return write(self, devices, micro_batches, chunks, copies)
+
+    def _write(self, devices: int, micro_batches: int, chunks: int, copies: int) -> Schedule:
         homes = self.homes(devices, chunks)
         replicas = [len(row) * copies for row in homes]
         own = [[stage for stage, row in enumerate(homes) if device in row] for device in range(devices)]
@@ -178,6 +184,9 @@ class PlacedFamily:
         if self.even and devices % 2:
             raise InputError(f"{self.name} needs an even number of devices, not {devices}")
         return chunks
+
+
+_kept = lru_cache(maxsize=64)(PlacedFamily._write)
 
 
 @lru_cache(maxsize=4096)

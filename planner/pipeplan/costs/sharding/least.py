@@ -6,6 +6,7 @@ of all strategies along one axis, redistributions, sums and updates included: on
 docs/bounds/teams.md has the proofs ("Ways that are not known yet").
 """
 
+from collections.abc import Sequence
 from functools import partial
 from math import gcd
 
@@ -44,11 +45,11 @@ def least_work(teams: Teams, kind: DeviceKind, size: int, passes: tuple[str, ...
 
 
 def least_steps(
-    ways: TeamWays, between: Between, kind: DeviceKind, size: int, count: int, passes: tuple[str, ...] = COUNTED
+    ways: TeamWays, between: Between, kind: DeviceKind, size: int, count: int, every: Sequence[tuple[str, ...]]
 ) -> NDArray[np.int64]:
     """Return for each layer the least nanoseconds of a member, in any way along one axis: in a step, and in one pass.
 
-    The latter is of one micro-batch, without what is done once.
+    The latter is of one micro-batch, without what is done once. All sums are found at once.
 
     Parameters
     ----------
@@ -59,46 +60,48 @@ def least_steps(
     size : int
         Of micro-batches.
     count : int
-        Micro-batches of the step, in each of which all ``passes`` run. Sums over the team and the update run once.
-    passes : tuple of str
+        Micro-batches of the step, in each of which all passes of a row run. Sums over the team and the update run once.
+    every : sequence of tuple of str
+        Passes, row by row.
 
     Returns
     -------
-    array, shape (2, n)
+    array, shape (rows, 2, n)
 
     Raises
     ------
     BeyondIntegersError, TooLargeError
     """
-    known: dict[LayerWays, tuple[int, int]] = {}
+    known: dict[LayerWays, list[tuple[int, int]]] = {}
     found = []
     for number, (layer, cost) in enumerate(zip(ways.model.layers, ways.teams.costs(kind, size), strict=True)):
-        whole = sum(getattr(cost, name) for name in passes)
         if not layer.operators:
-            found.append((count * whole + cost.update, whole))
+            wholes = [sum(getattr(cost, name) for name in passes) for passes in every]
+            found.append([(count * whole + cost.update, whole) for whole in wholes])
             continue
         own = ways.layer(number, kind, size, *ends_of(*between, number))
         if own not in known:
-            known[own] = _least_step(own, count, passes)
+            known[own] = _least_step(own, count, every)
         found.append(known[own])
-    return np.array(found, np.int64).T
+    return np.array(found, np.int64).transpose(1, 2, 0)
 
 
-def _least_step(own: LayerWays, count: int, passes: tuple[str, ...]) -> tuple[int, int]:
+def _least_step(own: LayerWays, count: int, every: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
     """Nanoseconds of a layer in a step, and in one pass: of whole operators, or of split ones with what this adds.
 
     0 if there is no choice: then no way has this between its layers.
     """
     problem, layer = own.problem, own.rooflines
-    rows = np.concatenate([count * combined(passes) + ONCE, combined(passes)])
-    sums = least_sums(problem.sharding.project(rows), no_limit())
-    if not sums:
-        return 0, 0
-    constant, whole = (sum(map(each, passes)) for each in (layer.constant, partial(getattr, layer.cost)))
-    more = sum(map(if_split(problem).__getitem__, passes))
-    costs = [(many, least + many * constant) for many, least in zip((count, 1), sums, strict=True)]
-    step, once = (max(own, min(many * whole, own + many * more)) for many, own in costs)
-    return step, once
+    rows = combined(*every)
+    sums = least_sums(problem.sharding.project(np.concatenate([count * rows + ONCE, rows])), no_limit())
+    found = []
+    for passes, *least in zip(every, sums, sums[len(every) :], strict=False):
+        constant, whole = (sum(map(each, passes)) for each in (layer.constant, partial(getattr, layer.cost)))
+        more = sum(map(if_split(problem).__getitem__, passes))
+        costs = [(many, own + many * constant) for many, own in zip((count, 1), least, strict=True)]
+        step, once = (max(own, min(many * whole, own + many * more)) for many, own in costs)
+        found.append((step, once))
+    return found or [(0, 0)] * len(every)
 
 
 def _least(rooflines: Rooflines, team: int, passes: tuple[str, ...]) -> int:

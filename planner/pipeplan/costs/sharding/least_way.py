@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
@@ -72,7 +73,7 @@ def least_way(ways: TeamWays, between: Between, size: int, job: Job, splits: boo
         profiles.append(Profile(kind.name, size, tuple(costs), LEAST))
     shared = [_shared(ways, between, size, teams.kinds[0], tie, kept) for tie in model.ties]
     split = Split((teams.team,), *between, 0, *teams.links((teams.team,)))
-    job = replace(job, teams=(), unlike_teams=False, micro_batches=(job.batch // size,))
+    job = changed(job, teams=(), unlike_teams=False, micro_batches=(job.batch // size,))
     return TeamQuestion(split, device_model(model, profiles, kept, shared), teams.as_devices, job)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Order, Recompute
@@ -197,7 +198,7 @@ def _questions(
     for team, own in every.items():
         teams = own.teams
         at_home = homeless(cluster, job, team) is None
-        team_job = replace(
+        team_job = changed(
             job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes)
         )
         ways_of_team = {}
@@ -210,7 +211,7 @@ def _questions(
         for split, costs in mesh_ways(meshes, job.sequence_parallel, [*ways_of_team.values()]) if at_home else ():
             ways_of_team[split] = costs
             counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
-            yield TeamQuestion(split, costs, teams.as_devices, replace(team_job, micro_batches=counts))
+            yield TeamQuestion(split, costs, teams.as_devices, changed(team_job, micro_batches=counts))
         alone = alone or bool(at_home and ways_of_team)
         if not ways_of_team:
             why = why_nothing(teams)

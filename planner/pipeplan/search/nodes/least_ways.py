@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.folding import Laid
 from pipeplan.core.job import Objective
@@ -238,7 +239,7 @@ class RoundsNode(Node):
     def _least(self) -> Iterator[Space]:
         """The spaces of the least way."""
         first = self.ways[0]
-        job = replace(first.job, micro_batches=(first.job.batch // self.size,))
+        job = changed(first.job, micro_batches=(first.job.batch // self.size,))
         model = least_model([own.model for own in self.ways], self.size)
         return self._spaces(Spaces(model, first.cluster, job, first.split, halved=first.rounds.halved))
 
@@ -339,8 +340,10 @@ def _cheap(cluster: Cluster) -> bool:
 def least_space(spaces: Sequence[Space], size: int) -> Space:
     """Return the space of the least way of all at one micro-batch size."""
     first = spaces[0]
-    job = replace(first.job, micro_batches=(first.job.batch // size,))
-    return Space(_of_model(least_model, spaces, size), first.cluster, job, first.split)
+    job = changed(first.job, micro_batches=(first.job.batch // size,))
+    return Space(
+        _of_model(least_model, spaces, size), first.cluster, job, first.split, shares=all(own.shares for own in spaces)
+    )
 
 
 def least_rows(spaces: Sequence[Space], size: int, most: int | None = None, one: bool = False) -> list[Row]:

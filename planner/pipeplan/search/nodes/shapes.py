@@ -29,7 +29,7 @@ from pipeplan.schedules import Family
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, SpaceNode
 from pipeplan.search.space.candidates import in_flight
-from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes
+from pipeplan.search.space.device_groups import DeviceClass, Modes
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.least import LeastTables, least_passes, possible_links, possible_rings
 from pipeplan.search.space.space import Space
@@ -52,7 +52,7 @@ LOT = 16
 class ShapesNode(SpaceNode):
     """Node of all device groups at a micro-batch size whose shapes are not opened yet."""
 
-    _rows: Iterator[tuple[int, bool, Modes]] | None = field(default=None, repr=False)
+    _rows: Iterator[tuple[int, bool | None, Modes]] | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -69,10 +69,12 @@ class ShapesNode(SpaceNode):
         if search.left <= 0:
             return Step.split([self])
         if self._rows is None:
-            self._rows = iter(sorted_shapes(self.space, self.size))
+            self._rows = iter(sorted_shapes(self.space, self.size, search.cutoff))
         nodes: list[Node] = []
         lot = list(islice(self._rows, LOT))
         for bound, alternating, modes in lot:
+            if search.fathoms(bound):
+                return Step.leave(max(bound, self.bound), nodes)
             for groups in self.space.placing.of(modes):
                 nodes.append(DeviceGroupsNode(max(bound, self.bound), self.space, groups, self.size, alternating))
         if len(lot) < LOT:
@@ -81,18 +83,22 @@ class ShapesNode(SpaceNode):
         return Step.split([*nodes, self])
 
 
-def sorted_shapes(space: Space, size: int) -> list[tuple[int, bool, Modes]]:
-    """Bounds in nanoseconds of all shapes that may fit, ascending: under 1F1B families (True), and under the others."""
-    many = space.job.batch // size
-    tables = ShapeTables(space, size)
-    every = sorted(all_modes(space.cluster, space.job, len(space.model.layers), many), key=len)
-    rows: list[tuple[int, bool, Modes]] = []
-    for depth, same in groupby(every, key=len):
+def sorted_shapes(space: Space, size: int, most: int | None = None) -> list[tuple[int, bool | None, Modes]]:
+    """Bounds in nanoseconds of all shapes that may fit, ascending: under 1F1B families (True), and under the others.
+
+    Shapes whose cheap bound is ``most`` or more have that bound, under all families (None).
+    """
+    many, high = space.job.batch // size, NEVER if most is None else most
+    every = list(space.all_modes(size))
+    rows: list[tuple[int, bool | None, Modes]] = [(bound, None, modes) for modes, bound in every if bound >= high]
+    close = sorted((modes for modes, bound in every if bound < high), key=len)
+    tables = ShapeTables(space, size) if close else None
+    for depth, same in groupby(close, key=len):
         shapes = list(same)
         numbers = np.array([[(mode.device_class, mode.replicas) for mode in modes] for modes in shapes], np.int64)
         for alternating in (True, False):
             families = [each for each in space.families if each.alternates is alternating]
-            if families or (alternating and space.free):
+            if tables is not None and (families or (alternating and space.free)):
                 bounds = tables.bounds(
                     numbers, counts_in_flight(space, families, alternating, numbers[..., 1], many), depth
                 )

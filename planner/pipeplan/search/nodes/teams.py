@@ -19,7 +19,7 @@ from pipeplan.search import any_order_nodes, nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.infeasible import promising
 from pipeplan.search.nodes.device_groups import SpaceNode
-from pipeplan.search.nodes.least_ways import bounds_rounds, bounds_ways, in_rounds, lower_bound, together
+from pipeplan.search.nodes.least_ways import RoundsNode, bounds_rounds, bounds_ways, in_rounds, lower_bound, together
 from pipeplan.search.space.opening import Opening
 from pipeplan.search.space.space import MANY_UNITS, Space
 from pipeplan.search.space.spaces import Spaces
@@ -86,7 +86,7 @@ class TeamsNode(Node):
         opened = promising(chain(others, *(own.in_one_round for own in small)))
         self.hopeful += opened
         nodes = [*together(self._known(nodes_of(opened))), *chain.from_iterable(map(any_order_nodes, opened))]
-        nodes += in_rounds(small)
+        nodes += self._known(in_rounds(small))
         if not self.opening.done:
             return Step.leave(self.bound, nodes)
         return Step.leave(below, nodes) if self.narrows and below < UNLIMITED else Step.split(nodes)
@@ -127,8 +127,9 @@ class TeamsNode(Node):
     def _known(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Yield the nodes, each with the bound that was known of its way, if that was more and some plan may fit."""
         for node in nodes:
-            if isinstance(node, SpaceNode) and isinstance(node.space.split, Split) and not node.space.split.mesh:
-                split = node.space.split
+            split = node.space.split if isinstance(node, SpaceNode) else None
+            split = node.ways[0].split if isinstance(node, RoundsNode) else split
+            if isinstance(node, SpaceNode | RoundsNode) and isinstance(split, Split) and not split.mesh:
                 known = self.opening.least.steps_of(split.team).of((split.placements, split.passes), node.size)
                 node.bound = max(node.bound, known)
             if node.bound < UNLIMITED:

@@ -1,7 +1,6 @@
 """Levels of ZeRO: those at which a job's plans are searched, and the job at each."""
 
-from dataclasses import replace
-
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
@@ -48,4 +47,4 @@ def at_level(job: Job, level: int, model: Model, cluster: Cluster) -> Job:
     alike = level >= SHARDED > lowest or (model.folding is not None and level > lowest)
     several = tuple(r for r in widths if r > 1) if alike else ()
     several = tuple(r for r in several if job.batch % r == 0) or several if level >= SHARDED else several
-    return replace(job, zero=(level,), replicas=several or job.replicas)
+    return changed(job, zero=(level,), replicas=several or job.replicas)

@@ -1,10 +1,10 @@
 """`Rounds`: how many stages of a device a job asks for, and the families that run them in loops or in a V."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.folding import Laid
@@ -79,7 +79,7 @@ class Rounds:
                 f"{max(job.chunks)} stages of a device (chunks) run in the order of a family that places them, not in "
                 f"{' or '.join(job.schedules)}; name {BY_DEFAULT!r} too, or leave the schedules out"
             )
-        check_halves(self._model, self._cluster, replace(job, schedules=tuple(named)))
+        check_halves(self._model, self._cluster, changed(job, schedules=tuple(named)))
 
     def check_unlike(self) -> None:
         """Refuse rounds that are cut unlike where they are not searched.
@@ -180,7 +180,7 @@ class Rounds:
                 f"{counted(turns, 'stage')} on each of two devices or more (chunks) make a multiple of {turns} in all; "
                 f"asked for are {', '.join(map(str, job.depths))} (depths)"
             )
-        own = replace(job, chunks=(), teams=(), unlike_teams=False, schedules=self.order(laid), depths=depths)
+        own = changed(job, chunks=(), teams=(), unlike_teams=False, schedules=self.order(laid), depths=depths)
         return model, own
 
     def none(self) -> InputError:

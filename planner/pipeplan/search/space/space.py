@@ -7,6 +7,7 @@ from itertools import islice, product
 from math import comb
 from typing import TYPE_CHECKING, Any
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
@@ -64,7 +65,8 @@ DEEP = REGIMES.early_layers.most
 class Space:
     """All choices of a search.
 
-    With a ``split``, devices are teams: the model and the cluster are those of `pipeplan.costs.sharding.question`.
+    With a ``split``, devices are teams: the model and the cluster are those of `pipeplan.costs.sharding.question`. With
+    ``shares`` stages of single devices alone are left out: a space of a lower level of ZeRO has their plans.
 
     Attributes
     ----------
@@ -86,14 +88,20 @@ class Space:
     """
 
     def __init__(
-        self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None, tables: Tables | None = None
+        self,
+        model: Model,
+        cluster: Cluster,
+        job: Job,
+        split: Splitting | None = None,
+        tables: Tables | None = None,
+        shares: bool = False,
     ) -> None:
         job = job.of(model)
         if job.level >= SHARDED:
             job = _sharded(model, job)
-        if model.slicing is not None or model.folding is not None:
-            job = replace(job, equal_replicas=True)
-        self.model, self.cluster, self.job, self.split = model, cluster, job, split
+        if (model.slicing is not None or model.folding is not None) and not job.equal_replicas:
+            job = changed(job, equal_replicas=True)
+        self.model, self.cluster, self.job, self.split, self.shares = model, cluster, job, split, shares
         self.prices = Prices(model, cluster, job, split, tables)
         self.constraints = Constraints(model.unfolded or model, cluster, job)
         self.unfolding: Unfolding | None = None
@@ -131,7 +139,8 @@ class Space:
         self.problems: dict[Any, ChainAllocation] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
-            self._check_micro_batches(count, kinds)
+            if job.batch // count not in sizes:
+                self._check_micro_batches(count, kinds)
 
     @property
     def suffix(self) -> str:
@@ -197,8 +206,13 @@ class Space:
     def all_modes(self, size: int) -> Iterator[tuple[Modes, int]]:
         """Yield every row of modes for a micro-batch size, each with that bound; not all can be placed."""
         bounds, kinds = self.lower_bounds(size), [each.kind.name for each in self.classes]
-        for modes in all_modes(self.cluster, self.listed, len(self.model.layers), self.job.batch // size):
+        for modes in self.rows(size):
             yield modes, bounds.of_stages((kinds[mode.device_class], mode.replicas) for mode in modes)
+
+    def rows(self, size: int) -> Iterator[Modes]:
+        """Yield every row of modes for a micro-batch size; not all can be placed."""
+        every = all_modes(self.cluster, self.listed, len(self.model.layers), self.job.batch // size)
+        return (modes for modes in every if not self.shares or any(mode.replicas > 1 for mode in modes))
 
     @cached_property
     def listed(self) -> Job:
@@ -208,7 +222,7 @@ class Space:
         most = min(len(self.cluster.devices) // 2, self.job.batch // min(self.sizes))
         even = even_widths(max(each.per_node for each in self.classes), most)
         asked = tuple(r for r in even if not self.job.replicas or r in self.job.replicas)
-        return replace(self.job, replicas=asked or self.job.replicas)
+        return changed(self.job, replicas=asked or self.job.replicas)
 
     @property
     def evenly(self) -> bool:
@@ -375,7 +389,7 @@ def _sharded(model: Model, job: Job) -> Job:
     InputError
         If the job excludes such plans.
     """
-    job = replace(job, equal_replicas=True)
+    job = changed(job, equal_replicas=True)
     if not model.ties:
         return job
     if job.depths and 1 not in job.depths:
@@ -384,4 +398,4 @@ def _sharded(model: Model, job: Job) -> Job:
             f"level {job.level} of ZeRO (zero) keeps layers that share weights ({names}) on one stage, and depths "
             "leave out plans of one stage; ask for level 1, or for depth 1"
         )
-    return replace(job, depths=(1,))
+    return changed(job, depths=(1,))

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.folding import Laid
@@ -89,10 +89,10 @@ class Spaces:
     ) -> None:
         job = job.of(model)
         if model.slicing is not None or model.folding is not None:
-            job = replace(job, zero=tuple(level for level in job.zero if level < SHARDED))
+            job = changed(job, zero=tuple(level for level in job.zero if level < SHARDED))
         self._asked = job
         if split is None and model.folding is None and not job.teams:
-            job = replace(job, teams=usual_teams(model, cluster, job))
+            job = changed(job, teams=usual_teams(model, cluster, job))
         self.usual = job.teams != self._asked.teams
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
@@ -163,7 +163,7 @@ class Spaces:
         """The spaces of a number of token slices."""
         check_halves(self.model, self.cluster, self.job)
         asked_sliced_families(count, self.job.schedules)  # so that its error comes before teams are open
-        job = replace(self._asked, slices=(count,), context_parallel=False, unlike_teams=False)
+        job = changed(self._asked, slices=(count,), context_parallel=False, unlike_teams=False)
         return Spaces(sliced(self.model, count), self.cluster, job, questions=questions, opening=opening)
 
     def _every_opening(self, questions: Sequence[AnyQuestion] | None) -> Iterator[Opening["Spaces"]]:
@@ -264,13 +264,14 @@ class Spaces:
     def _levels(self) -> dict[int, Space]:
         """The space of each level of ZeRO that is named, or else worth searching."""
 
+        named = named_levels(self.job)
+
         def space(level: int) -> Space:
             job = at_level(self._own_job, level, self.model, self.cluster)
-            return Space(self.model, self.cluster, job, self.split, self._tables)
+            return Space(self.model, self.cluster, job, self.split, self._tables, shares=level > named[0])
 
-        found = {level: space(level) for level in named_levels(self.job)}
-        lowest = next(iter(found.values()))
-        for level in () if self.job.zero else worthwhile(lowest):
+        found = {level: space(level) for level in named}
+        for level in () if self.job.zero else worthwhile(found[named[0]]):
             with suppress(InputError):
                 found[level] = space(level)
         return found
@@ -279,7 +280,7 @@ class Spaces:
     def _own_job(self) -> Job:
         """The job of the model's own samples: without slices and their families, unless it has been cut."""
         whole = tuple(name for name in self.job.schedules if name not in SLICED)
-        return self.job if self.model.slicing is not None else replace(self.job, slices=(), schedules=whole)
+        return self.job if self.model.slicing is not None else changed(self.job, slices=(), schedules=whole)
 
     def __iter__(self) -> Iterator[Space]:
         yield from self._spaces.values()

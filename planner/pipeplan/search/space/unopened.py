@@ -228,8 +228,9 @@ class LeastSteps:
         steps, passes = dict[str, Array](), dict[str, Array]()
         for name, kind, ways in self._kinds:
             if between in ways.between():
-                every = dict.fromkeys((*self._passes, *self._ways))
-                rows = {each: least_steps(ways, between, kind, size, count * self._slices, each) for each in every}
+                every = list(dict.fromkeys((*self._passes, *self._ways)))
+                least = least_steps(ways, between, kind, size, count * self._slices, every)
+                rows = dict(zip(every, least, strict=True))
                 steps[name] = np.minimum.reduce([rows[each][0] for each in self._passes]) // count
                 passes[name] = self._slices * np.minimum.reduce([rows[each][1] for each in self._ways])
         return steps, passes
