@@ -20,7 +20,7 @@ from pipeplan_formulations.common.clock import Clock
 
 if TYPE_CHECKING:  # models without operators need none of these, and functions below import them
     from pipeplan.costs.sharding.teams import Teams
-    from pipeplan.costs.sharding.ways import TeamWays
+    from pipeplan.costs.sharding.ways import Asked, TeamWays
 
 
 class TeamQuestion(NamedTuple):
@@ -115,8 +115,9 @@ class MixedQuestion:
 
 
 AnyQuestion = TeamQuestion | MixedQuestion
-Questions = Callable[[tuple[int, ...] | None], Iterator[AnyQuestion]]
-"""Takes micro-batch sizes (None: all) and yields the questions of each way to split layers, as they are priced."""
+Questions = Callable[["Asked | None"], Iterator[AnyQuestion]]
+"""Takes what may pass between layers at which micro-batch sizes (None: all) and yields the questions of each way to
+split layers, as they are priced."""
 
 
 def every_way(model: Model, cluster: Cluster, job: Job, clock: Clock | None = None) -> "dict[int, TeamWays]":
@@ -198,20 +199,16 @@ def _questions(
     for team, own in every.items():
         teams = own.teams
         at_home = homeless(cluster, job, team) is None
-        team_job = changed(
-            job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes)
-        )
         ways_of_team = {}
         for split, costs in () if job.strategy else own.ways(job.sequence_parallel):
             ways_of_team[split] = costs
             if at_home:
-                yield TeamQuestion(split, costs, teams.as_devices, team_job)
+                yield _question(split, costs, teams, job)
         ways |= ways_of_team
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes)
         for split, costs in mesh_ways(meshes, job.sequence_parallel, [*ways_of_team.values()]) if at_home else ():
             ways_of_team[split] = costs
-            counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
-            yield TeamQuestion(split, costs, teams.as_devices, changed(team_job, micro_batches=counts))
+            yield _question(split, costs, teams, job)
         alone = alone or bool(at_home and ways_of_team)
         if not ways_of_team:
             why = why_nothing(teams)
@@ -224,6 +221,13 @@ def _questions(
         raise InputError(nothing[0])
     if every:
         yield from _mixes({team: own.teams for team, own in every.items()}, ways, model, cluster, job)
+
+
+def _question(split: Split, costs: Model, teams: "Teams", job: Job) -> TeamQuestion:
+    """The question of one way, at the micro-batch sizes for which it is priced."""
+    counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
+    team_job = changed(job, teams=(), unlike_teams=False, micro_batches=counts)
+    return TeamQuestion(split, costs, teams.as_devices, team_job)
 
 
 def _mixes(

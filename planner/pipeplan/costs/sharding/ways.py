@@ -10,7 +10,7 @@ another one between the same placements are left out (`alike`).
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -55,6 +55,8 @@ Figures = tuple[int, ...]
 """Sums of `LayerWays.figures` over layers, bytes in `PARTS` of theirs; on each kind for each micro-batch size."""
 Between = tuple[Placements, tuple[bool, ...]]
 """The placements of what passes between layers, and the layers whose output has them; others are whole."""
+Asked = Collection[tuple[Between | None, int]]
+"""What passes between layers, None in meshes, and micro-batch sizes."""
 Alike = list[tuple[int, LayerWays]]
 """Ways of layers on a kind at a micro-batch size, and how many equal ones have each."""
 
@@ -71,6 +73,7 @@ class TeamWays:
         self.teams, self.model = teams, teams.model
         self._layers: dict[tuple[object, ...], LayerWays] = {}
         self._known: dict[object, dict[object, object]] = {}
+        self._asked: Asked | None = None
 
     def at(self, sizes: tuple[int, ...]) -> "TeamWays":
         """Return the ways at these micro-batch sizes; what is priced for these is priced here."""
@@ -80,21 +83,36 @@ class TeamWays:
         found.teams = self.teams.at(sizes)
         return found
 
+    def among(self, asked: "Asked") -> "TeamWays":
+        """Return the same, of which those between some placements are asked for, each at some micro-batch sizes."""
+        found = copy(self)
+        found._asked = asked
+        return found
+
+    def _sizes(self, between: Between) -> tuple[int, ...]:
+        """The micro-batch sizes at which ways are asked for."""
+        return tuple(size for size in self.teams.sizes if self._asked is None or (between, size) in self._asked)
+
     def ways(self, tokens: bool = True) -> Iterator[tuple[Split, Model]]:
         """Yield the ways that are worth searching, each with the costs of a device: a profile for each size.
 
         ``tokens``: also those with parts of the tokens between layers.
         """
-        names = {layer.operators: None for layer in self.model.layers if layer.operators}
         numbers = count()
-        for placements, passes in self.between(tokens):
-            choices = {name: self._worthwhile(name, placements, passes) for name in names}
-            every = _AllLayers(self, placements, passes)
-            together = chain(*map(self._together, _with_and_without(choices)))
-            ways = [every.way(main, 0) for main in together if every.possible(main) and every.splits(main)]
-            for k in unlike([figures(model, self.teams) for _, model in ways], [], NEARLY):
-                split, model = ways[k]
-                yield replace(split, number=next(numbers)), model
+        for between in self.between(tokens):
+            if sizes := self._sizes(between):
+                yield from self.at(sizes)._between_same(between, numbers)
+
+    def _between_same(self, between: Between, numbers: Iterator[int]) -> Iterator[tuple[Split, Model]]:
+        """Yield those between the same placements."""
+        names = dict.fromkeys(layer.operators for layer in self.model.layers if layer.operators)
+        choices = {name: self._worthwhile(name, *between) for name in names}
+        every = _AllLayers(self, *between)
+        together = chain(*map(self._together, _with_and_without(choices)))
+        ways = [every.way(main, 0) for main in together if every.possible(main) and every.splits(main)]
+        for k in unlike([figures(model, self.teams) for _, model in ways], [], NEARLY):
+            split, model = ways[k]
+            yield replace(split, number=next(numbers)), model
 
     def way(self, main: Mapping[str, MainStrategies], tokens: bool = False) -> tuple[Split, Model]:
         """Return a way with main strategies by graph, and the costs of a device; ``tokens``: with parts of them."""

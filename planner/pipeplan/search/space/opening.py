@@ -13,6 +13,7 @@ from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 if TYPE_CHECKING:
+    from pipeplan.costs.sharding.ways import Asked
     from pipeplan.search.space.unopened import Unopened
 
 Opened = TypeVar("Opened", covariant=True)
@@ -86,14 +87,13 @@ class Opening(Generic[Opened]):
     def open(self, cutoff: int | None = None) -> Iterator[Opened]:
         """Open the ways one by one and yield the spaces of each, until the clock is over.
 
-        With a ``cutoff`` only at micro-batch sizes whose bound is below so many nanoseconds.
+        With a ``cutoff`` only between placements, and at micro-batch sizes, whose bound is below so many nanoseconds.
         """
         if self._over:
             return
         self._over = True  # an interrupted iterator has lost what it was about to find
         try:
-            sizes = None if cutoff is None else self._sizes_below(cutoff)
-            for question in self._priced(sizes):
+            for question in self._priced(None if cutoff is None else self.least.steps_of(self.sizes[0]).below(cutoff)):
                 spaces = self.enter(question)
                 if spaces is not None:
                     yield spaces
@@ -109,18 +109,14 @@ class Opening(Generic[Opened]):
         size = min(min(self.least.ways[team].teams.sizes) for team in self.sizes)
         known: list[TeamQuestion] = []
         with suppress(OutOfTimeError):
-            known += (each for each in self._priced((size,)) if isinstance(each, TeamQuestion))
+            asked = [each for team in self.sizes for each in self.least.steps_of(team).at(size)]
+            known += (each for each in self._priced(asked) if isinstance(each, TeamQuestion))
         return leanest(known)
 
-    def _sizes_below(self, cutoff: int) -> tuple[int, ...]:
-        """The micro-batch sizes at which these teams may have plans below so many nanoseconds."""
-        below = {size for _, size in self.least.steps_of(self.sizes[0]).below(cutoff)}
-        return tuple(size for size in self.least.ways[self.sizes[0]].teams.sizes if size in below)
-
-    def _priced(self, sizes: tuple[int, ...] | None) -> Iterator[AnyQuestion]:
+    def _priced(self, asked: "Asked | None") -> Iterator[AnyQuestion]:
         """The questions; none where nothing can be split."""
         try:
-            yield from self.questions(sizes)
+            yield from self.questions(asked)
         except InputError as error:
             self.refused = error
 
@@ -138,7 +134,7 @@ def leanest(ways: Sequence[Way]) -> list[Way]:
 def given(questions: Sequence[AnyQuestion], sizes: Sequence[int], mixed: bool) -> Questions:
     """Return the `Questions` of these sizes, or of all and of mixes, among those that were found before."""
 
-    def of_sizes(_: tuple[int, ...] | None) -> Iterator[AnyQuestion]:
+    def of_sizes(_: "Asked | None") -> Iterator[AnyQuestion]:
         for each in questions:
             if mixed or (isinstance(each, TeamQuestion) and isinstance(each.split, Split) and each.split.team in sizes):
                 yield each

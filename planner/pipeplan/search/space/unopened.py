@@ -16,7 +16,7 @@ from pipeplan.costs.sharding.least import COUNTED, IN_HALVES, least_steps, least
 from pipeplan.costs.sharding.mixed import kind_name
 from pipeplan.costs.sharding.question import AnyQuestion, Questions, every_way, team_questions
 from pipeplan.costs.sharding.splits import MeshTeams
-from pipeplan.costs.sharding.ways import Between, TeamWays
+from pipeplan.costs.sharding.ways import Asked, Between, TeamWays
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.rounds import split_families
 from pipeplan_formulations.common.clock import Clock
@@ -56,9 +56,12 @@ class Unopened:
         """Return what asks about teams of one of these sizes, or of all and of mixes, with what is priced here."""
         own = self.job if mixed else replace(self.job, teams=sizes, unlike_teams=False)
 
-        def at(sizes: tuple[int, ...] | None) -> Iterator[AnyQuestion]:
-            counts = own.micro_batches if sizes is None else tuple(own.batch // size for size in sizes)
-            return team_questions(self._model, self.cluster, replace(own, micro_batches=counts), self._clock, self.ways)
+        def at(asked: Asked | None) -> Iterator[AnyQuestion]:
+            if asked is None:
+                return team_questions(self._model, self.cluster, own, self._clock, self.ways)
+            job = replace(own, micro_batches=tuple(own.batch // size for size in sorted({size for _, size in asked})))
+            among = {team: ways.among(asked) for team, ways in self.ways.items()}
+            return team_questions(self._model, self.cluster, job, self._clock, among)
 
         return at
 
@@ -174,6 +177,10 @@ class LeastSteps:
             if self._has_time():
                 self._raise(*each)
         return [each for each, bound in self._bounds.items() if bound < most]
+
+    def at(self, size: int) -> list[tuple[Between | None, int]]:
+        """Return the same of one micro-batch size, whatever the bounds are."""
+        return [each for each in self._bounds if each[1] == size]
 
     def learn(self, between: Between | None, size: int, bound: int) -> None:
         """Raise a bound to one that was found elsewhere."""
