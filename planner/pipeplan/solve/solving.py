@@ -218,7 +218,8 @@ class Solving:
         """Search, judge heuristics beside, and give them what the search leaves."""
         search, whole = self.search, self.search.limits.time
         if any(map(searches_locally, self.hopeful)):
-            search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
+            limits = self.means.limits
+            search.improver = Improver(self.spaces, limits.seed, limits.time, beside=limits.workers > 1)
         self._large = any(space.large for space in self.hopeful)  # plans of heuristics come late and improve little
         for_rounds = FOR_ROUNDS * (bool(self.spaces.folded) and not self._many)
         for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), for_rounds)

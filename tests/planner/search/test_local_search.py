@@ -167,12 +167,30 @@ def test_the_process_finds_better_plans_and_ends():
     assert process.ended
 
 
+def test_the_process_rests_once_nothing_was_better_for_long(monkeypatch):
+    """For its patience at least, and for longer where the last better plan took longer."""
+    now = 100.0
+    monkeypatch.setattr(beside.time, "process_time", lambda: now)
+    rest = beside.Rest(5.0)
+    for at, least, due in (
+        (100.5, 90, False),
+        (105.4, 90, False),
+        (105.6, 90, True),
+        (109.0, 80, False),
+        (117.9, 80, False),
+        (118.1, 80, True),
+        (119.0, 79, False),
+    ):
+        now = at
+        assert rest.due(least) is due
+
+
 def test_where_the_process_dies_tries_go_on_within_the_search(monkeypatch):
     """A process that is killed, or does not know what was plugged in for one call, takes no plans with it."""
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
     monkeypatch.setattr(beside, "COMMAND", "raise SystemExit")
     spaces = Spaces(MODEL, CLUSTER, JOB)
-    ours, start = improving.Improver(spaces, 0, beside=True), worst_plan(spaces)
+    ours, start = improving.Improver(spaces, 0, 60.0, beside=True), worst_plan(spaces)
     ours.offer(start)
     list(ours.better(0.0))  # no time is left, so the process is started and nothing is tried
     ours._process._process.wait()

@@ -161,20 +161,26 @@ def test_where_nothing_can_be_split_plans_without_teams_are_the_answer() -> None
 
 
 def test_small_questions_price_and_open_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the README prices teams at two of five micro-batch sizes, and places few devices with several stages."""
-    priced, placed, sizes_below, advance = [], [], Opening._sizes_below, DeviceGroupsNode.advance
+    """That of the README prices teams at two of five micro-batch sizes, and places few devices with several stages.
 
-    def noted(own: Opening[Any], cutoff: int) -> tuple[int, ...]:
-        priced.append(sizes_below(own, cutoff))
-        return priced[-1]
+    At one of these sizes only ways between parts of the tokens are priced. Plans without replicas are at one level.
+    """
+    priced, placed, questions, advance = [], [], Opening._priced, DeviceGroupsNode.advance
+
+    def noted(own: Opening[Any], asked: Any) -> Any:
+        priced.extend((size, any(passes)) for (_, passes), size in asked)
+        return questions(own, asked)
 
     def counted(node: DeviceGroupsNode, search: PlanSearch) -> Any:
         placed.append((node.space.split is not None, node.space.model.rounds > 1))
+        levels[max(map(len, node.groups)) == 1].add(node.space.job.level)
         return advance(node, search)
 
-    monkeypatch.setattr(Opening, "_sizes_below", noted)
+    levels: dict[bool, set[int]] = {True: set(), False: set()}
+    monkeypatch.setattr(Opening, "_priced", noted)
     monkeypatch.setattr(DeviceGroupsNode, "advance", counted)
     found = solve("gpt2-small", "2x2-v100-10gbit", 16, memory="2GiB", workers=1)
-    assert found.status is Status.OPTIMAL and priced == [(1, 2)]
+    assert found.status is Status.OPTIMAL and sorted(priced) == [(1, False), (1, True), (2, True)]
+    assert levels[True] == {0} and levels[False] >= {0, 1}
     of_teams, of_devices = (Counter(placed)[split, True] for split in (True, False))
-    assert found.searched.opened < 550 and of_teams < 40 and of_devices < 60
+    assert found.searched.opened < 400 and of_teams < 40 and of_devices < 60

@@ -6,12 +6,16 @@
             ◀── better plans, as soon as they are found ──
 
 Both directions are pickles in a pipe. The process ends when its input does: however the search ends, none is left over.
+It rests once it has found nothing for longer than it was given, and than all that it took before, until the search
+sends a better plan.
 """
 
+import math
 import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,7 +86,7 @@ class LocalSearchProcess:
     What is sent is pickled at once, as the search goes on to fill the caches of these objects while a thread writes.
     """
 
-    def __init__(self, spaces: Spaces, seed: int) -> None:
+    def __init__(self, spaces: Spaces, seed: int, patience: float = math.inf) -> None:
         self._spaces, self._known = spaces, len(spaces.questions)
         self._out: SimpleQueue[bytes | None] = SimpleQueue()
         self._in: SimpleQueue[Message] = SimpleQueue()
@@ -96,7 +100,7 @@ class LocalSearchProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the search, which then closes the pipe
             )
-            question = pickle.dumps((spaces.model, spaces.cluster, spaces.job, spaces.questions, seed))
+            question = pickle.dumps((spaces.model, spaces.cluster, spaces.job, spaces.questions, seed, patience))
             self._out.put(question)
             Thread(target=self._write, daemon=True).start()
             Thread(target=self._read, daemon=True).start()
@@ -147,7 +151,7 @@ class LocalSearchProcess:
 def main() -> None:
     """Search until standard input ends: there, a question, then messages of plans."""
     pipe, out = sys.stdin.buffer, sys.stdout.buffer
-    model, cluster, job, questions, seed = pickle.load(pipe)
+    model, cluster, job, questions, seed, patience = pickle.load(pipe)
     spaces = Spaces(model, cluster, job, questions=questions)
     search = LocalSearch(spaces, seed)
     given: SimpleQueue[Message] = SimpleQueue()
@@ -158,8 +162,9 @@ def main() -> None:
         os._exit(0)
 
     Thread(target=read, daemon=True).start()
+    rest = Rest(patience)
     while True:
-        while not search.ready or not given.empty():
+        while not search.ready or rest.due(search.least) or not given.empty():
             plan = given.get().plan(spaces)
             if plan is not None:
                 search.add(plan)
@@ -167,6 +172,21 @@ def main() -> None:
         if better is not None:
             pickle.dump(Message.of(better), out)
             out.flush()
+
+
+class Rest:
+    """When to rest: ``patience`` processor seconds behind the last better plan, or as many as that took if more."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience, self._least = patience, math.inf
+        self._began = self._last = time.process_time()
+
+    def due(self, least: float) -> bool:
+        """Whether to rest now, with a best plan of this value."""
+        now = time.process_time()
+        if least < self._least:
+            self._least, self._last = least, now
+        return now - self._last > max(self._patience, self._last - self._began)
 
 
 def _messages(pipe: IO[bytes]) -> Iterator[Message]:

@@ -11,6 +11,8 @@ from pipeplan.search.space.spaces import Spaces
 
 BESIDE_AFTER = 1.0
 """Seconds of search after which the process is started: many questions are answered by then."""
+PATIENCE = 0.25
+"""Share of the search's time in which the process may find nothing, at least."""
 SHARE, ALLOWANCE = 0.1, 0.5
 """Share of the search's time, and seconds in addition, that tries within the search may take."""
 SLICES = 6
@@ -20,10 +22,13 @@ TRIES, LEAST_TRIES, ACTIONS = 50, 4, 200_000
 
 
 class Improver:
-    """Improves the plans of a search on these spaces. ``beside``: also in a process of its own."""
+    """Improves the plans of a search on these spaces. ``beside``: also in a process of its own.
 
-    def __init__(self, spaces: Spaces, seed: int, *, beside: bool) -> None:
-        self._spaces, self._seed, self._beside = spaces, seed, beside
+    ``limit``: seconds of the search, of which the process spends `PATIENCE` in vain before it rests.
+    """
+
+    def __init__(self, spaces: Spaces, seed: int, limit: float, *, beside: bool) -> None:
+        self._spaces, self._seed, self._limit, self._beside = spaces, seed, limit, beside
         self._search = LocalSearch(spaces, seed)
         self._process: LocalSearchProcess | None = None
         self._offered: list[EvaluatedPlan] = []
@@ -58,7 +63,7 @@ class Improver:
         elif self._new or (not self._beside and time.monotonic() - self._began > BESIDE_AFTER):
             yield from self._within(deadline)
         if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
-            self._process = LocalSearchProcess(self._spaces, self._seed + 1)
+            self._process = LocalSearchProcess(self._spaces, self._seed + 1, PATIENCE * self._limit)
             for plan in self._offered:
                 self._process.offer(plan)
         self._new = False

@@ -113,6 +113,11 @@ class LocalSearch:
         """True if there is a plan to start from."""
         return bool(self._climbs)
 
+    @property
+    def least(self) -> int:
+        """The value of the best plan."""
+        return min(each.best.value for each in self._climbs.values())
+
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
         priced, space = plan.candidate.chain, self._spaces.of(plan.candidate)
@@ -133,7 +138,7 @@ class LocalSearch:
 
         It ends early at the deadline that is set (`pipeplan.baselines.deadline`).
         """
-        before = min(each.best.value for each in self._climbs.values())
+        before = self.least
         climb = min(self._climbs.values(), key=lambda each: each.priority)
         own = climb.best.value
         with suppress(OutOfTime):
