@@ -139,7 +139,7 @@ class Prices(CostTables):
         ]
 
         def by_stage(rows: Sequence[Array]) -> Array:
-            return np.stack(rows)[of_stage]
+            return np.array(rows)[of_stage]
 
         workspace, rebuilt = (
             by_stage(

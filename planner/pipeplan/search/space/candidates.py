@@ -1,13 +1,13 @@
 """`Candidate`: device groups, number of micro-batches and schedule family: a plan without its stage boundaries."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, Overlap
+from pipeplan.core.cluster import Cluster, Overlap, StageDevices
 from pipeplan.core.collector import without_collector
 from pipeplan.core.folding import Folding, Laid
 from pipeplan.core.job import Objective
@@ -24,6 +24,9 @@ from pipeplan.search.space.constraints import Constraints, Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
 from pipeplan_formulations.partition import ChainPartition, LinkResource
 
+CHAINS = 4
+"""Most chains of unfolded layers that are kept."""
+
 
 @dataclass(frozen=True)
 class Unfolding:
@@ -32,11 +35,21 @@ class Unfolding:
     folding: Folding
     prices: Prices
     constraints: Constraints
+    _chains: dict[tuple[object, ...], Chain] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def laid(self) -> Laid:
         """How stages lie on devices."""
         return self.folding.laid
+
+    def chain(self, groups: StageDevices, size: int) -> Chain:
+        """The layers of the model on device groups of stages, priced once for the plans that follow each other."""
+        key = *(tuple(device.index for device in group) for group in groups), size
+        if key not in self._chains:
+            if len(self._chains) >= CHAINS:
+                self._chains.clear()
+            self._chains[key] = self.prices.chain(groups, size)
+        return self._chains[key]
 
 
 @dataclass(frozen=True)
@@ -238,7 +251,7 @@ class Candidate:
         repeated = [self.problem.recompute(d, a, b) or () for d, (a, b) in enumerate(pairwise(boundaries))]
         homes = [(round_, d) for round_ in range(folding.rounds) for d in folding.in_turn(range(self.depth), round_)]
         groups = tuple(self.chain.groups[device] for _, device in homes)
-        chain = self.unfolding.prices.chain(groups, self.chain.micro_batch)
+        chain = self.unfolding.chain(groups, self.chain.micro_batch)
         found = replace(
             self,
             chain=chain.in_halves if self.family.splits else chain,
