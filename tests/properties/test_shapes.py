@@ -13,13 +13,14 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.search.nodes.shapes import sorted_shapes
+from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Limits
 from referee.bridge import objects
 from referee.questions import question
 
-Key = tuple[tuple[tuple[str, int], ...], bool]
+Key = tuple[tuple[tuple[str, int], ...], bool | None]
 
 
 def compared(document: dict[str, Any]) -> int:
@@ -37,7 +38,10 @@ def candidates_of(space: Space) -> int:
     fitting = 0
     for size in space.sizes:
         bounds: dict[Key, int] = defaultdict(lambda: 2**61)
-        for bound, alternating, modes in sorted_shapes(space, size):
+        rows = sorted_shapes(space, size)
+        most = rows[len(rows) // 2][0] if rows else 0
+        assert _below(sorted_shapes(space, size, most), most) == _below(rows, most)
+        for bound, alternating, modes in rows:
             key = tuple((space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes), alternating
             bounds[key] = min(bounds[key], bound)  # classes of one kind differ by their links
         for groups, _ in space.device_groups(size):
@@ -48,6 +52,11 @@ def candidates_of(space: Space) -> int:
                     key = tuple((own[0].kind.name, len(own)) for own in groups), candidate.family.alternates
                     assert bounds[key] <= report.objective, (candidate.label, bounds[key], report.objective)
     return fitting
+
+
+def _below(rows: list[tuple[int, bool | None, Modes]], most: int) -> list[tuple[int, bool | None, Modes]]:
+    """Those that may be better than a value: the others need no bound of their own."""
+    return [row for row in rows if row[0] < most]
 
 
 def unlike_kinds(draw: Random, overlap: str) -> tuple[Model, Cluster]:

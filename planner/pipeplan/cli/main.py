@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from pipeplan.cli.base import OUTPUT, Command
 from pipeplan.cli.streams import code_of, tolerant_streams
+from pipeplan.core.collector import collect_seldom
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.plug_ins import entry_points
 from pipeplan.core.version import __version__
@@ -133,6 +134,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    collect_seldom()
     with tolerant_streams() as streams:
         try:
             return code_of(_run(arguments), *streams)

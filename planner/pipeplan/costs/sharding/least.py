@@ -98,7 +98,7 @@ def _least_step(own: LayerWays, count: int, every: Sequence[tuple[str, ...]]) ->
     for passes, *least in zip(every, sums, sums[len(every) :], strict=False):
         constant, whole = (sum(map(each, passes)) for each in (layer.constant, partial(getattr, layer.cost)))
         more = sum(map(if_split(problem).__getitem__, passes))
-        costs = [(many, own + many * constant) for many, own in zip((count, 1), least, strict=True)]
+        costs = [(many, other + many * constant) for many, other in zip((count, 1), least, strict=True)]
         step, once = (max(own, min(many * whole, own + many * more)) for many, own in costs)
         found.append((step, once))
     return found or [(0, 0)] * len(every)

@@ -23,6 +23,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO
 
+from pipeplan.core.collector import collect_seldom
 from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
@@ -150,6 +151,7 @@ class LocalSearchProcess:
 
 def main() -> None:
     """Search until standard input ends: there, a question, then messages of plans."""
+    collect_seldom()
     pipe, out = sys.stdin.buffer, sys.stdout.buffer
     model, cluster, job, questions, seed, patience = pickle.load(pipe)
     spaces = Spaces(model, cluster, job, questions=questions)
