@@ -79,7 +79,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
     if space.few:
         for size in space.sizes:
             yield RowsNode(space.lower_bounds(size).of_any(space.cluster), space, size)
-        if space.job.objective.simulated:
+        if space.job.objective.simulated and not space.small:  # of whose rows the best one is tried at once
             yield from _first_plans(space, _bounds_of_layouts(space))
         return
     if space.splits or space.job.order is Order.GIVEN:

@@ -1,6 +1,7 @@
 """`Candidate`: device groups, number of micro-batches and schedule family: a plan without its stage boundaries."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -213,28 +214,35 @@ class Candidate:
 
         ``among`` limits the counts; by default all that the search allows.
         """
+        found = self._with_max_in_flight(
+            cluster, boundaries, [among or InFlightBox.of(self.replicas, self.micro_batches)]
+        )
+        return next(found, None)
+
+    def _with_max_in_flight(
+        self, cluster: Cluster, boundaries: Boundaries, boxes: Iterable[InFlightBox]
+    ) -> "Iterator[Candidate]":
+        """Yield those candidates with counts of these boxes, where there are some."""
         if not self.free or not self.family.alternates:
-            return None
+            return
         pipeline = assemble(self.chain, cluster, boundaries, self.recompute(boundaries))
         most_in_flight = []
         for stage, ranks in zip(pipeline.stages, pipeline.placement, strict=True):
             limit = pipeline.limits[ranks[0]]
             left = limit - pipeline.runtime[ranks[0]] - stage.resident - stage.workspace
             most_in_flight.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
-        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(most_in_flight)
-        if counts == self.in_flight:
-            return None
-        other = replace(self, family=free_family(counts))
-        return other if other.fits(boundaries) else None
+        for counts in dict.fromkeys(box.fill_memory(most_in_flight) for box in boxes):
+            other = replace(self, family=free_family(counts))
+            if counts != self.in_flight and other.fits(boundaries):
+                yield other
 
     def with_more_in_flight(self, cluster: Cluster, boundaries: Boundaries) -> "list[Candidate]":
         """Return candidates with as many micro-batches in flight as fit: up to SO's, and up to the most searched.
 
         The most hide longer transfers, but with SO's counts the first backwards, and so the last ones, come earlier.
         """
-        boxes = InFlightBox.up_to_so(self.replicas, self.micro_batches), None
-        found = (self.with_max_in_flight(cluster, boundaries, box) for box in boxes)
-        return [each for each in found if each is not None]
+        every = (box(self.replicas, self.micro_batches) for box in (InFlightBox.up_to_so, InFlightBox.of))
+        return list(self._with_max_in_flight(cluster, boundaries, every))
 
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
         """For each stage the layers to recompute in the backward so that it fits in memory, in the least time."""
