@@ -207,17 +207,9 @@ class Candidate:
         """Return True if these boundaries keep every device's memory limit."""
         return self.problem.holds(boundaries)
 
-    def with_max_in_flight(
-        self, cluster: Cluster, boundaries: Boundaries, among: InFlightBox | None = None
-    ) -> "Candidate | None":
-        """Return the candidate with as many micro-batches in flight as fit; None if these are its own counts.
-
-        ``among`` limits the counts; by default all that the search allows.
-        """
-        found = self._with_max_in_flight(
-            cluster, boundaries, [among or InFlightBox.of(self.replicas, self.micro_batches)]
-        )
-        return next(found, None)
+    def with_max_in_flight(self, cluster: Cluster, boundaries: Boundaries, among: InFlightBox) -> "Candidate | None":
+        """Return the candidate with as many micro-batches in flight as fit, of a box; None if these are its own."""
+        return next(self._with_max_in_flight(cluster, boundaries, [among]), None)
 
     def _with_max_in_flight(
         self, cluster: Cluster, boundaries: Boundaries, boxes: Iterable[InFlightBox]
