@@ -158,6 +158,13 @@ class LayerTables:
         return {name: table[rows] for name, table in by_row.items() if table is not None}
 
 
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values that differ, ascending: `numpy.unique`, which loads masked arrays in ten milliseconds."""
+    ascending = np.sort(values, axis=None)
+    found: NDArray[Any] = ascending[np.append(True, np.diff(ascending) > 0)[: len(ascending)]]
+    return found
+
+
 def sums_before(table: Array | Flags) -> Array:
     """Sum of the entries before each boundary along the last axis, which becomes one entry longer."""
     sums = np.zeros((*table.shape[:-1], table.shape[-1] + 1), np.int64)

@@ -31,7 +31,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.common.layer_tables import sums_before
+from pipeplan_formulations.common.layer_tables import distinct, sums_before
 from pipeplan_formulations.common.pareto import staircase_filter
 from pipeplan_formulations.common.span_knapsack import ShortSpans, SpanKnapsack, SpanLargest, least_choice
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
@@ -102,7 +102,7 @@ class _Curve:
         savings = np.array([float(sort.savings * count) for sort, count in order])
         cost = np.array([float(sort.cost * count) for sort, count in order])
         found = [(0, np.zeros(1), np.zeros(1))]
-        for levels in np.array_split(np.unique(peaks), RANGES):
+        for levels in np.array_split(distinct(peaks), RANGES):
             if len(levels):
                 below = peaks <= levels[-1]
                 corners = [np.concatenate([[0.0], numbers[below].cumsum()]) for numbers in (savings, cost)]
@@ -135,7 +135,7 @@ class _Curve:
         kept = np.zeros(len(order), np.bool_)
         kept[order[np.flatnonzero(np.diff(place[order], prepend=-1))]] = True
         kept[0] = True  # the choice of nothing
-        for level in np.unique(self.peak):
+        for level in distinct(self.peak):
             below = np.flatnonzero(self.peak <= level)
             kept[below[int(self.savings[below].argmax())]] = True
         fewer = replace(
@@ -326,7 +326,7 @@ class Recomputation(SpanOptions):
     @cached_property
     def _levels(self) -> Array:
         """The peaks p of recomputed layers."""
-        return np.unique(self._peaks[self._savings > 0])
+        return distinct(self._peaks[self._savings > 0])
 
     def _saved_up_to(self, level: slice) -> Array:
         """For each of these peaks p, prefix sums of the savings of all layers of peak at most p."""

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.layer_tables import distinct
+
 Array = NDArray[np.int64]
 
 RANKS = 1024
@@ -199,7 +201,7 @@ def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: 
     if not len(enough):
         return None
     best: Array | None = None
-    for last in np.unique(enough[np.linspace(0, len(enough) - 1, LEVELS).astype(np.int64)]):
+    for last in distinct(enough[np.linspace(0, len(enough) - 1, LEVELS).astype(np.int64)]):
         members = order[: last + 1]
         chosen = members[_prefix(cost[members], savings[members], int(needs[last]))]
         if best is None or cost[chosen].sum() < cost[best].sum():
@@ -220,7 +222,7 @@ def least_choice(
         return best, True
     proved = True
     order = np.argsort(cost / savings, kind="stable")
-    levels = np.unique(peak)
+    levels = distinct(peak)
     needs = -((spare - np.maximum(levels, workspace)) // in_flight)
     # For each level, sums over the layers up to it in the order of cost per byte, and the first that saves enough.
     inside = peak[order] <= levels[:, None]

@@ -159,10 +159,12 @@ class ChainPartition(PartitionTables):
         return SpanRecomputation(self, self.room)
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
-        """A copy of the instance with these path cuts, which shares all cached tables."""
+        """The instance with these path cuts, which shares all tables: this one if it has them."""
+        if paths == self.paths:
+            return self
         other = replace(self, paths=paths)
         known = ("prefix", "apart", "through", "bytes", "room", "recomputing")
-        other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
+        other.__dict__.update({name: getattr(self, name) for name in known})
         return other
 
     def recompute(self, s: int, a: int, b: int) -> tuple[int, ...] | None:

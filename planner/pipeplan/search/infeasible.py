@@ -23,6 +23,7 @@ from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.layer_tables import distinct
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition.parts import has_copy
 
@@ -55,7 +56,7 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     kept, rebuilt = tables.output[own], tables.again[own]
     useful = again & (kept < saved)
     options = [(saved, workspace)]
-    for most in _some(np.unique(rebuilt[useful])):
+    for most in _some(distinct(rebuilt[useful])):
         chosen = useful & (rebuilt <= most)
         options.append((np.where(chosen, kept, saved), np.where(chosen, rebuilt, workspace)))
     ends = np.append(candidate.cuts, True)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.baselines.deadline import check_deadline
+from pipeplan_formulations.common.layer_tables import distinct
 
 Solution = TypeVar("Solution")
 Real = NDArray[np.float64]
@@ -47,7 +48,7 @@ def least(
     below : float
         Solutions with this value or more are of no interest.
     """
-    known = np.unique(times[np.isfinite(times)])
+    known = distinct(times[np.isfinite(times)])
     best: tuple[float, Solution] | None = None
     open_ = [(-np.inf, 0, len(known), -np.inf)]  # bound, places of times [low, high), a sum that none undercuts
     while open_ and open_[0][0] < below:
