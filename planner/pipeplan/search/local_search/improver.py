@@ -11,7 +11,7 @@ from pipeplan.search.space.spaces import Spaces
 
 BESIDE_AFTER = 1.0
 """Seconds of search after which the process is started: many questions are answered by then."""
-PATIENCE = 0.25
+PATIENCE = 0.3
 """Share of the search's time in which the process may find nothing, at least."""
 SHARE, ALLOWANCE = 0.1, 0.5
 """Share of the search's time, and seconds in addition, that tries within the search may take."""
