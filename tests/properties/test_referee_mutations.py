@@ -1048,6 +1048,23 @@ def just_large_enough(document: dict[str, Any]) -> None:
     document["job"]["memory"] = max(ask(document).get("peaks", [2**30]))
 
 
+def of_both_levels(document: dict[str, Any]) -> None:
+    """Spacious, at levels 0 and 1 of ZeRO."""
+    spacious(document)
+    document["job"]["zero"] = [0, 1]
+
+
+def test_plans_without_replicas_that_no_level_has_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the lowest level of ZeRO left them out, as the others do."""
+    rows = space.Space.rows
+    monkeypatch.setattr(
+        space.Space,
+        "rows",
+        lambda own, size: (row for row in rows(own, size) if any(mode.replicas > 1 for mode in row)),
+    )
+    assert "above the optimum" in noticed(lambda _: True, of_both_levels, first=5)
+
+
 def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all stages had teams of one size."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
