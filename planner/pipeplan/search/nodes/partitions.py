@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+
 from pipeplan.core.job import Objective
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Array, Boundaries
@@ -71,7 +73,10 @@ class PartitionsNode(Node):
             return Step.leave(self.bound)
         boundaries, left = self._every.boundaries(index), self.bound
         evaluated = simulate(search, self.candidate, boundaries)
-        if self.candidate.cut_by_paths:
+        others = np.delete(self._every.low, index)
+        if search.fathoms(int(others.min(initial=NEVER))):
+            pass  # no path has to close them
+        elif self.candidate.cut_by_paths:
             self._every.add(critical(search, self.candidate, boundaries, find_path_cut))
         elif has_folded_paths(self.candidate):
             self.folded = self.folded or FoldedPaths(self.candidate, search.cluster_of(self.candidate))
