@@ -167,7 +167,27 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
                 found.append(alone + (many - k) * (forward + backward[s]) + left * backward[t])
             if problem.two_trips and many > k:
                 trips = [f + b + passed for f, b, passed in zip(forwards, backward, hops, strict=True)]
-                found.append(alone + (many - k) * (forward + backward[s]) + hops[s] + sum(trips[s + 1 :]))
+                found += trips_in_turn(problem, stages, s, alone, trips)
+    return found
+
+
+def trips_in_turn(problem: ChainAllocation, stages: Allocation, s: int, alone: int, trips: list[int]) -> list[int]:
+    """Right sides of a first trip, cycles from stage s to each behind it, alternation on s, and a last trip.
+
+    ``trips`` are F + B of each stage and the hop behind it, there and back.
+    """
+    found, replicas = [], [q.width * problem.unit for q in stages]
+    counts = [flight(problem, stages, t) for t in range(len(stages))]
+    hops = there_and_back(problem, stages)
+    for t in range(s, len(stages)):
+        batch, length = counts[s] * replicas[s], alone + sum(trips[s:])
+        while batch + counts[s] * replicas[s] - (counts[t] - 1) * replicas[t] < problem.micro_batches:
+            length += sum(trips[s : t + 1]) - hops[t]
+            batch += counts[s] * replicas[s] - (counts[t] - 1) * replicas[t]
+        while batch + replicas[s] < problem.micro_batches:
+            length += trips[s] - hops[s]
+            batch += replicas[s]
+        found.append(length)
     return found
 
 

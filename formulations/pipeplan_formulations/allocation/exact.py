@@ -54,11 +54,13 @@ def solve(
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
         if not problem.endless and not bracket.closed:
-            if is_small(problem):
+            if is_small(problem) or problem.trips_twice:
                 best_first(problem, bracket, base, GLANCE)
             if not bracket.closed:
                 refine(problem, bracket, base)
                 best_first(problem, bracket, base)
+            if not bracket.closed and problem.trips_twice:
+                best_first(problem, bracket, base, None if is_small(problem) else GLANCE, every=True)
         stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
         if bracket.best is None and not bracket.beyond:  # the bounds on memory allowed a stage that does not fit
             stop = Stop.EXHAUSTED

@@ -119,6 +119,7 @@ from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.allocation.terms import (
     ahead_step,
+    between_trips,
     delays,
     drain_delay,
     head_step,
@@ -186,7 +187,8 @@ class ChainAllocation(AllocationTables):
         hops = [*self.hops(stages), (0, 0, 0)]
         usages, counts = self.usages(stages), self.in_flight_counts(stages)
         head = trip = least = delay = longest = ahead = ended = 0
-        twice = -IMPOSSIBLE  # of two trips, without the trips
+        twice = -IMPOSSIBLE  # of trips one after another, without the first and the last
+        turns = list[tuple[int, int, int, int]]()  # of stages so far: head of A, F + B, width and micro-batches held
         backwards: dict[int, int] = {}  # the largest backward of each width so far
         for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
             if extra is None:
@@ -222,8 +224,10 @@ class ChainAllocation(AllocationTables):
             longer, carried = self.longer(alone, passed), self.link_shares[place.width]
             each = delays(self.overlap, many, held, carried, service, passed, longer, send, back, into)
             delay = max(delay, *each)
-            if self.trips_twice and held < many:
-                twice = max(twice, (many - held - 1) * service.work - trip)
+            if self.trips_twice:
+                row = trip, service.work, place.width, held
+                turns += [row] * (held < many)
+                twice = max([twice, *(between_trips(self.last_batch, own, row) - own[0] for own in turns)])
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 longest = max(longest, forward)

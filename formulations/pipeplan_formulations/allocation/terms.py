@@ -49,6 +49,19 @@ def micro_batches_behind(last: int, many: Number, held: Number, width: Number) -
     return last - (many - held) * width
 
 
+def between_trips(last: int, stage: tuple[int, int, int, int], behind: tuple[int, int, int, int]) -> int:
+    """What lies between the first and the last trip behind a stage: cycles to a stage behind it, and alternation.
+
+    Each stage is its head of A, F + B, width and k. A cycle goes from a forward of the stage to the one behind, and back
+    to a later forward; to the stage itself it is alternation. ``last`` is m; k of the stage is less than M_w.
+    """
+    head, work, width, held = stage
+    further, takes, taken, kept = behind
+    ahead = held * width - (kept - 1) * taken
+    cycles, rest = divmod(last - held * width, ahead)
+    return cycles * (further + takes - head) + rest // width * work
+
+
 def two_phase_delay(many: int, forward: Number, backward: Number) -> Number:
     """e of the two-phase bound, for F and B of any two stages."""
     return (many - 1) * (forward + backward)

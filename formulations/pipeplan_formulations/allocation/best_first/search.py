@@ -24,10 +24,15 @@ from pipeplan_formulations.allocation.best_first.transitions import LargestBackw
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.refinement import Relaxation
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Rate
+from pipeplan_formulations.allocation.terms import between_trips
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
+
+Turn = tuple[int, int, int, int]
+"""E_0 + H, F + B, width and k of a stage with cycles (`terms.between_trips`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class _Prefix:
     ahead: int
     delay: int
     twice: int
+    paces: tuple[int, ...]
+    turns: tuple[Turn, ...]
     largest_forward: int
     backwards: LargestBackwards
     allowed: int
@@ -62,16 +69,25 @@ class _Prefix:
 
 
 def best_first(
-    problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation, most: int | None = None
+    problem: ChainAllocation,
+    bracket: Bracket[Allocation],
+    base: Relaxation,
+    most: int | None = None,
+    every: bool = False,
 ) -> None:
-    """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes."""
+    """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes.
+
+    ``every``: count all cycles, and drop no prefix for another one.
+    """
     # Entries are (bound, −start, order of creation, prefix).
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first), problem)
     nothing = (0,) * len(problem.widths)
+    rates = Rate.of(problem, bracket.horizon - 1, int(base.tables.whole_trip.min()))
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, 0, nothing, UNLIMITED, None, None)
+        label = 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, (-IMPOSSIBLE,) * len(rates), (), 0
+        root = _Prefix(0, int(kind), int(usage), 0, *label, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
     for opened in count():
@@ -89,15 +105,17 @@ def best_first(
             if value is None or value > bound:
                 ceiling = min(ceiling, bound)
             continue
-        if seen.matched(prefix):
+        if not every and seen.matched(prefix):
             continue
-        for value, child in _extended(problem, base, prefix, bracket.horizon):
+        for value, child in _extended(problem, base, prefix, bracket.horizon, rates, every):
             heapq.heappush(heap, (value, -child.start, next(order), child))
     if not bracket.closed:
         bracket.raise_low(min(ceiling, bracket.horizon))
 
 
-def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
+def _extended(
+    problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high: int, rates: list[Rate], every: bool
+) -> list[tuple[int, _Prefix]]:
     """The extensions of a prefix by one stage that may lead below ``high``, each with its bound."""
     key = prefix.start, prefix.kind, prefix.usage, prefix.position, prefix.allowed
     choice = transitions(problem, base.grid, base.spans, *key)
@@ -113,15 +131,27 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     head = prefix.head + finish + choice.advance
     passed = prefix.trip + finish + choice.trip if problem.trip_apart else head
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
-    twice = np.maximum(prefix.twice, choice.twice(problem, prefix.trip + finish))
+    start = prefix.trip + finish
+    twice = np.maximum(prefix.twice, choice.twice(problem, start))
+    for own in prefix.turns:
+        further = prefix.trip, choice.work, choice.width, choice.in_flight
+        twice = np.maximum(twice, between_trips(problem.last_batch, own, further) - own[0])
     # V and A behind each, and the bound of its completions.
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
     whole = passed + trip
     bound = np.maximum.reduce([top, head + time, whole + delay + late, 2 * whole + twice + late])
+    open_ = bound < high
+    paces = []
+    for rate, pace in zip(rates, prefix.paces, strict=True):
+        open_ &= pace + choice.work + rate.takes * (choice.in_flight - 1) * choice.width <= 0
+        own = choice.pace(problem, rate, start, choice.trip + trip, high)
+        paces.append(np.maximum(pace, own) + choice.trip)
     found = []
-    for j in np.flatnonzero(bound < high):
+    for j in np.flatnonzero(open_):
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
-        child = _child(problem, prefix, choice, int(j), head, passed, top, way, delay, twice, place)
+        turn = int(start[j]), int(choice.work[j]), place.width, int(choice.in_flight[j])
+        turns = (*prefix.turns, turn) if every and turn[-1] < problem.share(place.width) else prefix.turns
+        child = _child(problem, prefix, choice, int(j), head, passed, top, way, delay, twice, paces, turns, place)
         found.append((int(bound[j]), child))
     return found
 
@@ -137,6 +167,8 @@ def _child(
     way: Array,
     delay: Array,
     twice: Array,
+    paces: list[Array],
+    turns: tuple[Turn, ...],
     place: Place,
 ) -> _Prefix:
     """The prefix extended by transition j, with its label from the arrays of all transitions."""
@@ -153,6 +185,8 @@ def _child(
         prefix.ahead + int(choice.ahead[j]),
         int(delay[j]),
         int(twice[j]),
+        tuple(int(pace[j]) for pace in paces),
+        turns,
         max(prefix.largest_forward, int(choice.work[j] - choice.backward[j])),
         choice.backwards(problem, prefix.backwards, j),
         int(choice.allowed[j]),
@@ -182,6 +216,7 @@ class _Seen:
                     prefix.ahead,
                     prefix.delay,
                     prefix.twice,
+                    *prefix.paces,
                     prefix.largest_forward,
                     *prefix.backwards,
                     -prefix.allowed,

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Rate
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.allocation.terms import (
     ahead_step,
@@ -97,6 +98,15 @@ class Transitions:
             return np.full_like(self.end, -IMPOSSIBLE)
         late = -(-problem.micro_batches // (self.width * problem.unit)) - self.in_flight
         return np.where(late > 0, (late - 1) * self.work - head, -IMPOSSIBLE)
+
+    def pace(self, problem: ChainAllocation, rate: Rate, head: Array, trip: Array, high: int) -> Array:
+        """−rate for all that each stage holds; `IMPOSSIBLE` less where cycles beyond the rate may end below ``high``.
+
+        ``head`` and ``trip`` are E_0 + H, and F + B + C at least.
+        """
+        many = -(-problem.micro_batches // (self.width * problem.unit))
+        late = head + rate.least(self.width, self.in_flight, self.work, trip) >= high
+        return np.where((self.in_flight < many) & late, -rate.takes * self.in_flight * self.width, -IMPOSSIBLE)
 
     def backwards(self, problem: ChainAllocation, before: LargestBackwards, j: int) -> LargestBackwards:
         """The largest B of the stages so far by width, once choice j is added to the stages ``before``."""

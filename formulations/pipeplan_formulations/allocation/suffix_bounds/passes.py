@@ -21,7 +21,7 @@ from pipeplan_formulations.allocation.suffix_bounds.largest_backward import Larg
 from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import PassSettings, Quantity
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, Rate
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.layer_tables import Array
@@ -100,6 +100,7 @@ class Pass:
         self.excess: range | None = None
         self.refused = False
         self._chooses = problem.chooses and ceiling is not None and problem.alternating and not self.settings.by_kind
+        self.rate = next(iter(Rate.of(problem, target, int(before[-1]))), None)
 
     @property
     def modes(self) -> list[tuple[int, int]]:

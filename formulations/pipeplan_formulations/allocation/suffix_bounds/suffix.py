@@ -38,7 +38,7 @@ from pipeplan_formulations.allocation.suffix_bounds.largest_backward import Larg
 from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import SuffixTable, SuffixTables
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, TwoTrips, added
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, Trips, added
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array
@@ -48,14 +48,15 @@ from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 @dataclass(frozen=True)
 class Table:
-    """V and A by kind, usage and boundary: shape (C, size, n + 1)."""
+    """V, A and K by kind, usage and boundary: shape (C, size, n + 1)."""
 
     time: Array
     trip: Array
+    cycle: Array
 
     def copy(self) -> "Table":
         """A copy to write into."""
-        return Table(self.time.copy(), self.trip.copy())
+        return Table(self.time.copy(), self.trip.copy(), self.cycle.copy())
 
 
 class ProgrammeTables:
@@ -151,10 +152,10 @@ def run(
     suffixes = _Suffixes(pass_, least_delay, within)
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
-    below = [Table(nothing, nothing)] * (len(forced) + 1)
+    below = [Table(nothing, nothing, nothing)] * (len(forced) + 1)
     # Alternation: distinguish the position of the stage with the largest backward; one width gains almost nothing.
     placed = largest is not None and not forced and not problem.phases and len(problem.widths) > 1
-    containing = Table(nothing, nothing)
+    containing = Table(nothing, nothing, nothing)
     levels: list[list[Table]] = []
     starts, with_largest = [], []
     for excess in pass_.ranges(coarse):
@@ -234,14 +235,14 @@ class _Suffixes:
             if 0 in starts and level < grid.forced:
                 table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
             for suffix_table in suffix_tables:
-                suffix_table.extend(usages, table.time[:, usages], table.trip[:, usages])
+                suffix_table.extend(usages, table.time[:, usages], table.trip[:, usages], table.cycle[:, usages])
         return table, suffix_tables
 
     def _improve(
         self, table: Table, part: SuffixTable, c: int, w: int, counts: InFlightRange, block: Block, side: Side
     ) -> None:
         """Improve V and A by the stages of a block in front of the suffixes of one table."""
-        pass_ = self.pass_
+        pass_, problem = self.pass_, self.pass_.problem
         # One entry per stage with a possible suffix: V behind it, its end, usage behind, usage and start.
         value = part.value[block.behind[:, None], block.ends]
         row, column = np.nonzero(block.inside & (value < IMPOSSIBLE))
@@ -255,8 +256,10 @@ class _Suffixes:
         if part.send is not None:
             send, into = part.send[part.leaves[behind], end], pass_.into[c, pass_.grid.leaves[c][usage], start]
         room, behind_trip = pass_.room(c, block.rows)[row], part.trip[behind, end]
-        trips = TwoTrips(behind_trip, room) if pass_.problem.trips_twice else None
-        add = added(pass_.problem, pass_.spans, pass_.settings, (c, w), start, end, counts, send, into, side, trips)
+        trips = None
+        if pass_.rate is not None:
+            trips = Trips(problem.widths[w], behind_trip, room, part.cycle[behind, end], pass_.rate)
+        add = added(problem, pass_.spans, pass_.settings, (c, w), start, end, counts, send, into, side, trips)
         pass_.refused = pass_.refused or add.refused
         # V and A of each stage with its suffix; E_0 at boundary 0.
         if pass_.settings.quantity == "load":
@@ -277,6 +280,9 @@ class _Suffixes:
         at = c, block.rows.usage[row[edges]], block.rows.start[row[edges]]
         table.time[at] = np.minimum(table.time[at], np.minimum.reduceat(found[kept], edges))
         table.trip[at] = np.minimum(table.trip[at], np.minimum.reduceat(trip[kept], edges))
+        if trips is not None:
+            cycle = trips.cycle(add.held, add.work)
+            table.cycle[at] = np.minimum(table.cycle[at], np.minimum.reduceat(cycle[kept], edges))
 
 
 def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None) -> Array:

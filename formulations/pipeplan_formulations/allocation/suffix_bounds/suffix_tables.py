@@ -42,8 +42,8 @@ class SuffixTable:
 
     Attributes
     ----------
-    value, trip : array, shape (size, n + 1)
-        The least V and A, with the hop to the suffix; `IMPOSSIBLE` where there is none.
+    value, trip, cycle : array, shape (size, n + 1)
+        The least V, A and K, with the hop to the suffix; `IMPOSSIBLE` where there is none, K also behind the last stage.
     send : array, shape (2, n + 1), or None
         f inside a node (row 0) and between nodes (row 1), if the stage's own terms contain it.
     leaves : array of int, shape (size,)
@@ -54,6 +54,7 @@ class SuffixTable:
 
     value: Array
     trip: Array
+    cycle: Array
     send: Array | None
     leaves: Array
     hops: list[tuple[int, Array]]
@@ -73,24 +74,25 @@ class SuffixTables:
         self._kinds = list(range(problem.kinds)) if settings.by_kind else [0]
         for key in sorted(set(self._keys)):
             for behind in self._kinds:
-                value, trip = (np.full((grid.size, problem.layers + 1), IMPOSSIBLE) for _ in range(2))
+                value, trip, cycle = (np.full((grid.size, problem.layers + 1), IMPOSSIBLE) for _ in range(3))
                 if ends and behind == 0:
                     value[0, -1] = trip[0, -1] = 0
+                    cycle[0, -1] = -IMPOSSIBLE
                 send = self._send(behind) if settings.by_kind else None
                 hops = [
                     (b, hop_between(problem, settings, c, b, key))
                     for b in ([behind] if settings.by_kind else range(problem.kinds))
                 ]
-                self._parts[key, behind] = SuffixTable(value, trip, send, grid.leaves[behind], hops)
+                self._parts[key, behind] = SuffixTable(value, trip, cycle, send, grid.leaves[behind], hops)
 
     def parts(self, w: int) -> list[SuffixTable]:
         """The suffix tables that apply to a stage whose width has index ``w``."""
         return [self._parts[self._keys[w], behind] for behind in self._kinds]
 
-    def extend(self, usages: Array, values: Array, trips: Array) -> None:
-        """Add the suffixes of these usages, from V and A of shape (C, usages, n + 1), with the hops to them."""
+    def extend(self, usages: Array, values: Array, trips: Array, cycles: Array) -> None:
+        """Add the suffixes of these usages, from V, A and K of shape (C, usages, n + 1), with the hops to them."""
         for part in self._parts.values():
-            value, trip = (np.full(values.shape[1:], IMPOSSIBLE) for _ in range(2))
+            value, trip, cycle = (np.full(values.shape[1:], IMPOSSIBLE) for _ in range(3))
             for behind, each in part.hops:
                 hop = each[self._grid.leaves[behind][usages] if behind == self._kind else np.ones_like(usages)]
                 if self._settings.quantity == "load":
@@ -98,7 +100,8 @@ class SuffixTables:
                 else:
                     value = np.minimum(value, values[behind] + hop)
                     trip = np.minimum(trip, trips[behind] + hop)
-            part.value[usages], part.trip[usages] = value, trip
+                    cycle = np.minimum(cycle, cycles[behind] + hop)
+            part.value[usages], part.trip[usages], part.cycle[usages] = value, trip, cycle
 
     def _send(self, behind: int) -> Array:
         """f of the hop to a kind, by 1 if it leaves a node (else 0) and boundary."""

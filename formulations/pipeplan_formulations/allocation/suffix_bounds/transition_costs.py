@@ -1,7 +1,7 @@
 """Transition costs of the dynamic programme over suffixes: contributions of stages, for many spans of a mode."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -15,6 +15,10 @@ from pipeplan_formulations.allocation.terms import delays, own, stage_load
 from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
+
+
+BEYOND = (256, 64, 16, 4, 1)
+"""Parts by which rates exceed that of the whole target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Added:
     ----------
     term, work, trip : array
         The stage's own term of the way-back bound, or its load, and its part of H_{s+1} − H_s and of A without the hop.
+    held : array of int, or int
+        k at least.
     open : array of bool
         True if the span fits, below the ceiling.
     refused : bool
@@ -51,20 +57,58 @@ class Added:
     term: Array
     work: Array
     trip: Array
+    held: Array | int
     open: NDArray[np.bool_]
     refused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class TwoTrips:
-    """Limits of the two trips of stages: ``behind`` is C at least, ``room`` what the target leaves beside E_0 + H."""
+class Rate:
+    """What cycles may take for each micro-batch that they advance, ``takes``; ``last`` is m. Any rate is valid."""
 
+    takes: int
+    last: int
+
+    @staticmethod
+    def of(problem: ChainAllocation, target: int, trip: int) -> "list[Rate]":
+        """Rates that the cycles of the fastest plans within a target, with this A, exceed; none where none apply.
+
+        The least is exceeded by little; the others suffice for stages with which that is not long enough.
+        """
+        last = problem.last_batch
+        even = max((target - trip) // (last + 1), 1)
+        return [Rate(even + even // part + 1, last) for part in BEYOND] if problem.trips_twice else []
+
+    def least(self, width: Array | int, held: Array | int, work: Array, trip: Array) -> Array:
+        """Time behind E_0 + H of stages with a cycle that takes longer, with F + B + C ``trip``; k is less than M_w.
+
+        A whole number of cycles leaves up to k w − 1 micro-batches to alternation.
+        """
+        rest = np.minimum(work, self.takes * width)
+        return 2 * trip + self.takes * (self.last + 1 - 2 * held * width) + (held - 1) * rest
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """Limits of the trips, one after another, of stages of one width.
+
+    Attributes
+    ----------
+    width : int
+    behind, room, cycles : array
+        C at least, what the target leaves beside E_0 + H, and K behind at least.
+    rate : Rate
+    """
+
+    width: int
     behind: Array
     room: Array
+    cycles: Array
+    rate: Rate
 
-    def only(self, chosen: Array) -> "TwoTrips":
+    def only(self, chosen: Array) -> "Trips":
         """Those of the stages with these indices."""
-        return TwoTrips(self.behind[chosen], self.room[chosen])
+        return replace(self, behind=self.behind[chosen], room=self.room[chosen], cycles=self.cycles[chosen])
 
     def left(self, ceiling: int | None, work: Array) -> Array:
         """The most that (M_w − k) (F + B) may be, for stages with this F + B."""
@@ -72,10 +116,29 @@ class TwoTrips:
         return left if ceiling is None else np.minimum(left, ceiling - self.behind)
 
     def needed(self, ceiling: int, many: int, work: Array) -> Array:
-        """The least k that this allows; with M_w there are no two trips."""
+        """The least k that two trips, and cycles, allow; with M_w there are none."""
         left = self.left(ceiling, work)
         needed: Array = np.where(work > 0, many - left // np.maximum(work, 1), 0)
-        return np.where(left < 0, many, needed)
+        return np.minimum(np.maximum(np.where(left < 0, many, needed), self._for_cycles(work)), many)
+
+    def in_turn(self, many: int, held: Array | int, work: Array) -> NDArray[np.bool_]:
+        """True for stages with this k and F + B whose cycles may be within the target."""
+        found: NDArray[np.bool_] = (many <= held) | (held >= self._for_cycles(work))
+        return found
+
+    def _for_cycles(self, work: Array) -> Array:
+        """The least k with which no cycle takes more than the rate, or all of them together are within the target."""
+        takes, width = self.rate.takes, self.width
+        even = -(-(work + self.cycles) // (takes * width))
+        # of alternation for what a whole number of cycles leaves
+        rest = np.minimum(work, takes * width)
+        most = 2 * (work + self.behind) + takes * (self.rate.last + 1) - rest - self.room
+        return np.minimum(even, -(-most // (2 * takes * width - rest)))
+
+    def cycle(self, held: Array | int, work: Array) -> Array:
+        """K from the stages on."""
+        found: Array = work + np.maximum(self.rate.takes * (held - 1) * self.width, self.cycles)
+        return found
 
 
 def added(
@@ -89,12 +152,12 @@ def added(
     send: Array | int,
     into: Array | int,
     side: Side = "anywhere",
-    trips: TwoTrips | None = None,
+    trips: Trips | None = None,
 ) -> Added:
     """Contributions of stages on the spans ``starts`` … ``ends`` in a mode (kind and index of width).
 
     ``send`` is f, ``into`` is ĝ, and ``side`` the position of the stage with the largest backward, if that is limited.
-    ``trips``: where two trips apply.
+    ``trips``: where trips one after another apply.
 
     If k is a choice, the least k that keeps the stage below the ceiling is taken. If a stage's own terms contain sends
     (`PassSettings.by_kind`), memory counts the least k and the warm-up the largest, which gives a lower bound.
@@ -158,15 +221,17 @@ def added(
                 is_open &= settings.largest.allows(settings.ceiling, many, width, fewest, held, work, side)
     if trips is not None:
         is_open &= (many <= held) | ((many - held) * work <= trips.left(settings.ceiling, work))
+        is_open &= trips.in_turn(many, held, work)
+    fewest = held if isinstance(held, np.ndarray) else counts.least
     # The load, or the own term of the way-back bound.
     if settings.quantity == "load":
         once, sums = problem.once(c, w, starts, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         load = np.maximum(load, sums)
-        return Added(load, nothing := np.zeros_like(forward), nothing, is_open, refused)
+        return Added(load, nothing := np.zeros_like(forward), nothing, fewest, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = problem.in_all(own(problem.overlap, many, forward, backward, send) + wait, alone, many, ends)
-    return Added(term, work, trip.work if problem.trip_apart else work, is_open, refused)
+    return Added(term, work, trip.work if problem.trip_apart else work, fewest, is_open, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +245,13 @@ class _Late:
         True if services count recomputed forwards.
     longer : array or None
         What a round trip takes longer through the stage that serves, without recomputed forwards.
-    trips : TwoTrips or None
+    trips : Trips or None
     """
 
     service: Times
     recomputes: bool
     longer: Array | None
-    trips: TwoTrips | None
+    trips: Trips | None
 
     def backward(self, extra: Array) -> Array:
         """B of a service, with this recomputed forward time."""
