@@ -3,13 +3,15 @@
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.refinement import is_small, open_bracket, refine, relaxation
+from pipeplan_formulations.allocation.suffix_bounds.refinement import is_small, narrowed, open_bracket, refine, relaxation
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
 GLANCE = 200
 """Prefixes that the search opens before intervals of e are split: enough for small problems."""
+EVERY = 1_000
+"""Prefixes of a problem that is not small that are opened where none is dropped for another one."""
 
 
 def solve(
@@ -54,13 +56,22 @@ def solve(
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
         if not problem.endless and not bracket.closed:
-            if is_small(problem) or problem.trips_twice:
-                best_first(problem, bracket, base, GLANCE)
-            if not bracket.closed:
+            small, cycles = is_small(problem), problem.trips_twice
+            before = bracket.horizon
+            decided = (small or cycles) and best_first(problem, bracket, base, GLANCE)
+            while cycles and not (decided or bracket.closed):
+                if bracket.horizon == before:  # a closer horizon would exclude more cycles
+                    refine(problem, bracket, base, closely=False)
+                    decided = best_first(problem, bracket, base, EVERY)
+                    if bracket.horizon == before:
+                        break
+                before, base = bracket.horizon, narrowed(problem, bracket, base)
+                decided = best_first(problem, bracket, base, GLANCE)
+            if not bracket.closed and not (decided and cycles):
                 refine(problem, bracket, base)
-                best_first(problem, bracket, base)
-            if not bracket.closed and problem.trips_twice:
-                best_first(problem, bracket, base, None if is_small(problem) else GLANCE, every=True)
+                decided = best_first(problem, bracket, base) and not bracket.closed
+            if decided and cycles and not bracket.proven:
+                best_first(problem, bracket, base, None if small else EVERY, every=True)
         stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
         if bracket.best is None and not bracket.beyond:  # the bounds on memory allowed a stage that does not fit
             stop = Stop.EXHAUSTED

@@ -74,10 +74,10 @@ def best_first(
     base: Relaxation,
     most: int | None = None,
     every: bool = False,
-) -> None:
-    """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes.
+) -> bool:
+    """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes; True unless some are left open.
 
-    ``every``: count all cycles, and drop no prefix for another one.
+    ``every``: count all cycles, drop no prefix for another one, and leave no gap.
     """
     # Entries are (bound, −start, order of creation, prefix).
     heap: list[tuple[int, int, int, _Prefix]] = []
@@ -89,12 +89,13 @@ def best_first(
         label = 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, (-IMPOSSIBLE,) * len(rates), (), 0
         root = _Prefix(0, int(kind), int(usage), 0, *label, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
-    ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
+    # The least bound of complete prefixes of larger value: their recomputation or their cycles were only bounded.
+    ceiling = IMPOSSIBLE
     for opened in count():
-        if not heap or bracket.closed:
+        if not heap or (bracket.proven or bracket.beyond if every else bracket.closed):
             break
         if opened == most:
-            return
+            return False
         bracket.clock.check()
         bound, _, _, prefix = heapq.heappop(heap)
         bracket.raise_low(min(bound, ceiling, bracket.horizon))
@@ -111,6 +112,7 @@ def best_first(
             heapq.heappush(heap, (value, -child.start, next(order), child))
     if not bracket.closed:
         bracket.raise_low(min(ceiling, bracket.horizon))
+    return True
 
 
 def _extended(

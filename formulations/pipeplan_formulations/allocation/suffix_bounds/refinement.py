@@ -129,6 +129,14 @@ def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxa
     return Relaxation(grid, spans, tables)
 
 
+def narrowed(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> Relaxation:
+    """The relaxation for what lies below the bracket's horizon, with the tables of a larger target."""
+    target = bracket.horizon - 1
+    spans, ceiling = base.spans.narrowed(target), target - int(base.tables.whole_trip.min())
+    tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, within=base.tables, coarse=True)
+    return base if tables is None else Relaxation(base.grid, spans, tables)
+
+
 def _most_delay(problem: ChainAllocation, target: int, clock: Clock) -> int | None:
     """The largest e of allocations within a target, by layers at a price; None where that is not worth its time."""
     if problem.endless or problem.first or problem.last or is_small(problem):
@@ -136,8 +144,8 @@ def _most_delay(problem: ChainAllocation, target: int, clock: Clock) -> int | No
     return max(target - FurthestEnd(problem, clock).least_trip(target), 0)
 
 
-def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> None:
-    """Raise the bracket's lower bound by the delays, until splitting boxes no longer helps."""
+def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation, closely: bool = True) -> None:
+    """Raise the bracket's lower bound by the delays, until splitting boxes no longer helps; else along e alone."""
     reached = bracket.horizon - 1
     heads = prefix_tables(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
@@ -193,6 +201,8 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
     boxes = [Box(max(value, trip), 0, max(high, 0), value, trip)]
     if problem.drains:
         if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, boxes, SLIM):
+            return
+        if not closely:
             return
         boxes = [box.with_largest(problem) for box in boxes]
     _split(problem, bracket, corner, boxes, RESOLUTION)

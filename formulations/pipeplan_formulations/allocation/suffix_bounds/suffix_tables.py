@@ -43,7 +43,7 @@ class SuffixTable:
     Attributes
     ----------
     value, trip, cycle : array, shape (size, n + 1)
-        The least V, A and K, with the hop to the suffix; `IMPOSSIBLE` where there is none, K also behind the last stage.
+        The least V, A and K, with the hop to the suffix; `IMPOSSIBLE` where there is none.
     send : array, shape (2, n + 1), or None
         f inside a node (row 0) and between nodes (row 1), if the stage's own terms contain it.
     leaves : array of int, shape (size,)

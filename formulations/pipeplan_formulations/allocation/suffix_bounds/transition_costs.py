@@ -16,7 +16,6 @@ from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
-
 BEYOND = (256, 64, 16, 4, 1)
 """Parts by which rates exceed that of the whole target."""
 

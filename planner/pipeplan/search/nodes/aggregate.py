@@ -240,7 +240,7 @@ class AggregateNode(Node):
             return Step.split(list(self._below()))
         if not unfinished and (not found or search.value is None):  # not a plan; other solutions may be one
             return Step.split(list(self._below()))
-        if not target.last and not unfinished and value > self.bound:  # else no target raises the bound
+        if not target.last and not unfinished and value > self.bound * (1 + CLOSE_IN_TREE):  # else no target raises it
             # At or above the cutoff, the schedule goes on by itself.
             if self.targets is not None and (target.cutoff is None or self.bound < target.cutoff):
                 self.targets.passed()
