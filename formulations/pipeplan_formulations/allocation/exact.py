@@ -3,7 +3,13 @@
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.refinement import is_small, narrowed, open_bracket, refine, relaxation
+from pipeplan_formulations.allocation.suffix_bounds.refinement import (
+    is_small,
+    narrowed,
+    open_bracket,
+    refine,
+    relaxation,
+)
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 

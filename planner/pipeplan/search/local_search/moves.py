@@ -122,6 +122,21 @@ class Moves:
                 return None if boundaries is None else (candidate, boundaries)
         return candidate, tuple(edges)
 
+    def near(self, placement: Placement) -> Iterator[Placement]:
+        """Yield the groups with one in two, of halves or one replica alone, two neighbours exchanged, or two as one."""
+        modes = placement.modes or ()
+        rows = list[list[Mode]]()
+        for i, mode in enumerate(modes):
+            before, behind = modes[:i], modes[i + 1 :]
+            for first in {1, mode.replicas // 2, mode.replicas - 1} - {0, mode.replicas}:
+                rows.append([*before, replace(mode, replicas=first), _widened(mode, -first), *behind])
+            if behind and behind[0] != mode:
+                rows.append([*before, behind[0], mode, *behind[1:]])
+            if behind and behind[0].device_class == mode.device_class:
+                rows.append([*before, _widened(mode, behind[0].replicas), *behind[1:]])
+        self._random.shuffle(rows)
+        yield from (Placement(tuple(row)) for row in rows if placement.tile is None)
+
     def regrouped(self, placement: Placement, size: int) -> tuple[Placement, int]:
         """Other device groups, or another micro-batch size."""
         random = self._random

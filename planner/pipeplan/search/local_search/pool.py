@@ -55,12 +55,16 @@ Groups = tuple[Space, Placement, int]
 
 @dataclass
 class _Climb:
-    """One climb: ``plan`` is the current plan, ``idle`` counts the slices since ``best`` was found."""
+    """One climb: ``plan`` is the current plan, ``idle`` counts the slices since ``best`` was found.
+
+    ``near``: groups that differ by one step and were not tried from here yet.
+    """
 
     plan: EvaluatedPlan
     best: EvaluatedPlan
     placement: Placement
     moves: Moves
+    near: Iterator[Placement]
     idle: int = 0
     number: int = 0
     past: list[int] = field(default_factory=list)
@@ -130,7 +134,8 @@ class LocalSearch:
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
             self._regrouped.add((placement, priced.micro_batch, *space.key))
-            self._climbs[key] = climb = _Climb(plan, plan, placement, moves)
+            near = moves.near(placement) if known is None else known.near
+            self._climbs[key] = climb = _Climb(plan, plan, placement, moves, near)
             climb.restart()
 
     def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
@@ -147,7 +152,9 @@ class LocalSearch:
             for _ in range(REGROUPED):
                 if not self._begin_evenly(climb, before):
                     size = climb.best.candidate.chain.micro_batch
-                    self._begin(climb.moves.space, *climb.moves.regrouped(climb.placement, size), before)
+                    near = next(climb.near, None)
+                    other = climb.moves.regrouped(climb.placement, size) if near is None else (near, size)
+                    self._begin(climb.moves.space, *other, before)
             for _ in range(tries):
                 self._try(climb)
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
