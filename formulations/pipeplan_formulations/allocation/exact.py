@@ -62,7 +62,7 @@ def solve(
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
         if not problem.endless and not bracket.closed:
-            small, cycles = is_small(problem), problem.trips_twice
+            small, cycles = is_small(problem), problem.cycles
             before = bracket.horizon
             decided = (small or cycles) and best_first(problem, bracket, base, GLANCE)
             while cycles and not (decided or bracket.closed):

@@ -56,9 +56,11 @@ its last backward does not hide of it (`common.exposed`). The objective ``step``
      T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
      width, m = ⌊(M − 1) / unit⌋
 
-*Two trips*, of 1F1B (``two_trips``), if M_w > k, with the round trip C behind the stage, A − H_s − F − B:
+*Trips one after another*, of 1F1B (``two_trips``), if M_s > k_s, with the round trip C_s behind the stage, A − H_s −
+F_s − B_s, and D_st the way from s to a stage t ≥ s and back, F and B of both included:
 
-     T ≥ E_0 + A + (M_w − k) (F + B) + C
+     T ≥ E_0 + A + F_s + B_s + C_s + c D_st + ⌊rest / w_s⌋ (F_s + B_s)
+     c cycles of k_s w_s − (k_t − 1) w_t fit into m − k_s w_s and leave the rest; t = s in large problems (`cycles`)
 
 *Two phases*, of schedules that run all forwards first (``phases``), with a single width:
 
@@ -99,7 +101,7 @@ memory limit               `tables.AllocationTables.spare`, `ChainAllocation.rec
 way back: term and head    `terms.own`, `terms.head_step`
 one-stage delays           `terms.delays`
 alternation                `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
-two trips                  `Transitions.twice`; bounded: `transition_costs.TwoTrips`, `Reach`
+trips one after another    `terms.between_trips`; bounded: `Trips`, `Transitions.pace`; two trips: `Reach`
 two phases                 `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 own ending                 `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
 E_{S−1} in place of E_0    `tables.AllocationTables.ends_together`; least, within a target: `Pass.last_finish`
@@ -118,6 +120,7 @@ from pipeplan_formulations.allocation.non_increasing import is_non_increasing
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.allocation.terms import (
+    Turn,
     ahead_step,
     between_trips,
     delays,
@@ -188,7 +191,7 @@ class ChainAllocation(AllocationTables):
         usages, counts = self.usages(stages), self.in_flight_counts(stages)
         head = trip = least = delay = longest = ahead = ended = 0
         twice = -IMPOSSIBLE  # of trips one after another, without the first and the last
-        turns = list[tuple[int, int, int, int]]()  # of stages so far: head of A, F + B, width and micro-batches held
+        turns = list[Turn]()  # of the stages so far
         backwards: dict[int, int] = {}  # the largest backward of each width so far
         for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
             if extra is None:
@@ -225,9 +228,9 @@ class ChainAllocation(AllocationTables):
             each = delays(self.overlap, many, held, carried, service, passed, longer, send, back, into)
             delay = max(delay, *each)
             if self.trips_twice:
-                row = trip, service.work, place.width, held
-                turns += [row] * (held < many)
-                twice = max([twice, *(between_trips(self.last_batch, own, row) - own[0] for own in turns)])
+                turn = trip, service.work, place.width, held
+                turns = [*(turns if self.cycles else ()), *[turn] * (held < many)]
+                twice = max([twice, *(between_trips(self.last_batch, each, turn) - each[0] for each in turns)])
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 longest = max(longest, forward)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import lcm
+from math import lcm, prod
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -22,6 +22,9 @@ from pipeplan_formulations.common.pass_times import PassTables
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import SpanOptions
+
+MOST_WITH_CYCLES = 2**20
+"""Most layers x usages x widths of a problem with cycles: in larger ones they take more time than they save."""
 
 InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
 
@@ -168,6 +171,12 @@ class AllocationTables(PassTables):
     def trips_twice(self) -> bool:
         """True if the two trips apply."""
         return self.two_trips and self.drains and self.alternating
+
+    @cached_property
+    def cycles(self) -> bool:
+        """True if cycles between stages apply: beside two trips, in problems that are not large."""
+        states = prod(int(units) + 1 for units in self.units)
+        return self.trips_twice and self.layers * states * len(self.widths) <= MOST_WITH_CYCLES
 
     @property
     def endless(self) -> bool:

@@ -49,11 +49,15 @@ def micro_batches_behind(last: int, many: Number, held: Number, width: Number) -
     return last - (many - held) * width
 
 
-def between_trips(last: int, stage: tuple[int, int, int, int], behind: tuple[int, int, int, int]) -> int:
-    """What lies between the first and the last trip behind a stage: cycles to a stage behind it, and alternation.
+Turn = tuple[int, int, int, int]
+"""A stage in cycles: its head of A, F + B, width and k, which is less than M_w."""
 
-    Each stage is its head of A, F + B, width and k. A cycle goes from a forward of the stage to the one behind, and back
-    to a later forward; to the stage itself it is alternation. ``last`` is m; k of the stage is less than M_w.
+
+def between_trips(last: int, stage: Turn, behind: tuple[Number, Number, Number, Number]) -> Number:
+    """What lies between the first and the last trip of a stage: cycles to a stage behind it, then alternation.
+
+    A cycle goes from a forward of the stage to the one behind, and back to a later forward; to the stage itself it is
+    alternation. ``last`` is m.
     """
     head, work, width, held = stage
     further, takes, taken, kept = behind

@@ -10,6 +10,11 @@ With V and A the suffix tables' values behind the prefix, no completion is bette
 
 *twice* being the largest (M_w − k − 1) (F + B) − R so far, of the two trips.
 
+Of cycles between stages the label has *paces*, one for each `Rate`: the most, over the stages whose trips with a cycle
+beyond the rate are not within the target, of the way from there to the prefix's end and back, less the rate for all
+that the stage holds. A stage with which that becomes a cycle beyond the rate is left out. So a completion may be worse
+than its label says; what is left then is searched with all cycles, and no prefix dropped (``every``).
+
 Prefixes are opened in the order of this bound, deeper ones first if it ties. A prefix is dropped if an earlier one with
 the same boundary, kind and usage is at least as good in every number of the label.
 """
@@ -25,14 +30,11 @@ from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.refinement import Relaxation
 from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Rate
-from pipeplan_formulations.allocation.terms import between_trips
+from pipeplan_formulations.allocation.terms import Turn, between_trips
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
-
-Turn = tuple[int, int, int, int]
-"""E_0 + H, F + B, width and k of a stage with cycles (`terms.between_trips`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,9 @@ def _extended(
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
     start = prefix.trip + finish
     twice = np.maximum(prefix.twice, choice.twice(problem, start))
-    for own in prefix.turns:
+    for each in prefix.turns:
         further = prefix.trip, choice.work, choice.width, choice.in_flight
-        twice = np.maximum(twice, between_trips(problem.last_batch, own, further) - own[0])
+        twice = np.maximum(twice, between_trips(problem.last_batch, each, further) - each[0])
     # V and A behind each, and the bound of its completions.
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
     whole = passed + trip

@@ -100,7 +100,7 @@ class Transitions:
         return np.where(late > 0, (late - 1) * self.work - head, -IMPOSSIBLE)
 
     def pace(self, problem: ChainAllocation, rate: Rate, head: Array, trip: Array, high: int) -> Array:
-        """−rate for all that each stage holds; `IMPOSSIBLE` less where cycles beyond the rate may end below ``high``.
+        """−rate for all that each stage holds; −`IMPOSSIBLE` where cycles beyond the rate may end below ``high``.
 
         ``head`` and ``trip`` are E_0 + H, and F + B + C at least.
         """

@@ -177,7 +177,7 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
             most = min(max(int(found.whole.min()), int(found.whole_trip.min()) + ceiling), target)
             if (root := quickest(found, most)) is not None:
                 _offer(bracket, follow(problem, base.grid, spans, found, root, ceiling, most))
-            if traced is not None and (not problem.trips_twice or problem.evaluate(traced[1]) <= target):
+            if traced is not None and (not problem.cycles or problem.evaluate(traced[1]) <= target):
                 break  # V* is reached, so distinguishing ranges of excess would not raise it
             value, trip = int(found.whole.min()), int(found.whole_trip.min())
             if coarse and value <= trip + least_delay and not is_narrow(least_delay, ceiling, bracket.low, largest):

@@ -6,8 +6,10 @@ r"""Dynamic programme over suffixes: the least value of the stages behind a boun
                   = min over width w, end e, kind c' behind    max( own,  H step + V(e, c', u − w e_c) )       ``time``
                                                                max( load, link, V(e, c', u − w e_c) )          ``load``
     A(i, c, u)    = min over the same                          A step + A(e, c', u − w e_c)
+    K(i, c, u)    = min over the same                          F + B + max( rate (k − 1) w, hop + K(e, c', u − w e_c) )
 
-V of ``time`` is the way back without E_0, A is the round trip, and V of ``load`` is the bottleneck. The arguments of
+V of ``time`` is the way back without E_0, A is the round trip, V of ``load`` is the bottleneck, and K what cycles from
+the stages before take behind them, with a `Rate` for the micro-batches that they fall back there. The arguments of
 `run` exclude stages and states:
 
 - *target*: states whose value exceeds it, and stages whose own ending does, with the least forward time before them.
@@ -52,11 +54,11 @@ class Table:
 
     time: Array
     trip: Array
-    cycle: Array
+    cycle: Array | None
 
     def copy(self) -> "Table":
         """A copy to write into."""
-        return Table(self.time.copy(), self.trip.copy(), self.cycle.copy())
+        return Table(self.time.copy(), self.trip.copy(), None if self.cycle is None else self.cycle.copy())
 
 
 class ProgrammeTables:
@@ -152,10 +154,11 @@ def run(
     suffixes = _Suffixes(pass_, least_delay, within)
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
-    below = [Table(nothing, nothing, nothing)] * (len(forced) + 1)
+    empty = Table(nothing, nothing, nothing if problem.cycles else None)
+    below = [empty] * (len(forced) + 1)
     # Alternation: distinguish the position of the stage with the largest backward; one width gains almost nothing.
     placed = largest is not None and not forced and not problem.phases and len(problem.widths) > 1
-    containing = Table(nothing, nothing, nothing)
+    containing = empty
     levels: list[list[Table]] = []
     starts, with_largest = [], []
     for excess in pass_.ranges(coarse):
@@ -235,7 +238,8 @@ class _Suffixes:
             if 0 in starts and level < grid.forced:
                 table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
             for suffix_table in suffix_tables:
-                suffix_table.extend(usages, table.time[:, usages], table.trip[:, usages], table.cycle[:, usages])
+                cycles = None if table.cycle is None else table.cycle[:, usages]
+                suffix_table.extend(usages, table.time[:, usages], table.trip[:, usages], cycles)
         return table, suffix_tables
 
     def _improve(
@@ -257,8 +261,9 @@ class _Suffixes:
             send, into = part.send[part.leaves[behind], end], pass_.into[c, pass_.grid.leaves[c][usage], start]
         room, behind_trip = pass_.room(c, block.rows)[row], part.trip[behind, end]
         trips = None
-        if pass_.rate is not None:
-            trips = Trips(problem.widths[w], behind_trip, room, part.cycle[behind, end], pass_.rate)
+        if problem.trips_twice:
+            cycles = None if part.cycle is None else part.cycle[behind, end]
+            trips = Trips(problem.widths[w], behind_trip, room, cycles, pass_.rate)
         add = added(problem, pass_.spans, pass_.settings, (c, w), start, end, counts, send, into, side, trips)
         pass_.refused = pass_.refused or add.refused
         # V and A of each stage with its suffix; E_0 at boundary 0.
@@ -280,7 +285,7 @@ class _Suffixes:
         at = c, block.rows.usage[row[edges]], block.rows.start[row[edges]]
         table.time[at] = np.minimum(table.time[at], np.minimum.reduceat(found[kept], edges))
         table.trip[at] = np.minimum(table.trip[at], np.minimum.reduceat(trip[kept], edges))
-        if trips is not None:
+        if table.cycle is not None and trips is not None:
             cycle = trips.cycle(add.held, add.work)
             table.cycle[at] = np.minimum(table.cycle[at], np.minimum.reduceat(cycle[kept], edges))
 

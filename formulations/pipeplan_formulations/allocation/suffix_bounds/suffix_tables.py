@@ -43,7 +43,7 @@ class SuffixTable:
     Attributes
     ----------
     value, trip, cycle : array, shape (size, n + 1)
-        The least V, A and K, with the hop to the suffix; `IMPOSSIBLE` where there is none.
+        The least V, A and K, with the hop to the suffix; `IMPOSSIBLE` where there is none. K is None where none counts.
     send : array, shape (2, n + 1), or None
         f inside a node (row 0) and between nodes (row 1), if the stage's own terms contain it.
     leaves : array of int, shape (size,)
@@ -54,7 +54,7 @@ class SuffixTable:
 
     value: Array
     trip: Array
-    cycle: Array
+    cycle: Array | None
     send: Array | None
     leaves: Array
     hops: list[tuple[int, Array]]
@@ -74,10 +74,12 @@ class SuffixTables:
         self._kinds = list(range(problem.kinds)) if settings.by_kind else [0]
         for key in sorted(set(self._keys)):
             for behind in self._kinds:
-                value, trip, cycle = (np.full((grid.size, problem.layers + 1), IMPOSSIBLE) for _ in range(3))
+                value, trip = (np.full((grid.size, problem.layers + 1), IMPOSSIBLE) for _ in range(2))
+                cycle = value.copy() if problem.cycles else None
                 if ends and behind == 0:
                     value[0, -1] = trip[0, -1] = 0
-                    cycle[0, -1] = -IMPOSSIBLE
+                    if cycle is not None:
+                        cycle[0, -1] = -IMPOSSIBLE
                 send = self._send(behind) if settings.by_kind else None
                 hops = [
                     (b, hop_between(problem, settings, c, b, key))
@@ -89,7 +91,7 @@ class SuffixTables:
         """The suffix tables that apply to a stage whose width has index ``w``."""
         return [self._parts[self._keys[w], behind] for behind in self._kinds]
 
-    def extend(self, usages: Array, values: Array, trips: Array, cycles: Array) -> None:
+    def extend(self, usages: Array, values: Array, trips: Array, cycles: Array | None) -> None:
         """Add the suffixes of these usages, from V, A and K of shape (C, usages, n + 1), with the hops to them."""
         for part in self._parts.values():
             value, trip, cycle = (np.full(values.shape[1:], IMPOSSIBLE) for _ in range(3))
@@ -100,8 +102,10 @@ class SuffixTables:
                 else:
                     value = np.minimum(value, values[behind] + hop)
                     trip = np.minimum(trip, trips[behind] + hop)
-                    cycle = np.minimum(cycle, cycles[behind] + hop)
-            part.value[usages], part.trip[usages], part.cycle[usages] = value, trip, cycle
+                    cycle = cycle if cycles is None else np.minimum(cycle, cycles[behind] + hop)
+            part.value[usages], part.trip[usages] = value, trip
+            if part.cycle is not None:
+                part.cycle[usages] = cycle
 
     def _send(self, behind: int) -> Array:
         """f of the hop to a kind, by 1 if it leaves a node (else 0) and boundary."""

@@ -76,7 +76,7 @@ class Rate:
         """
         last = problem.last_batch
         even = max((target - trip) // (last + 1), 1)
-        return [Rate(even + even // part + 1, last) for part in BEYOND] if problem.trips_twice else []
+        return [Rate(even + even // part + 1, last) for part in BEYOND] if problem.cycles else []
 
     def least(self, width: Array | int, held: Array | int, work: Array, trip: Array) -> Array:
         """Time behind E_0 + H of stages with a cycle that takes longer, with F + B + C ``trip``; k is less than M_w.
@@ -96,18 +96,20 @@ class Trips:
     width : int
     behind, room, cycles : array
         C at least, what the target leaves beside E_0 + H, and K behind at least.
-    rate : Rate
+    rate : Rate or None
+        None, as is K, where no cycles are counted.
     """
 
     width: int
     behind: Array
     room: Array
-    cycles: Array
-    rate: Rate
+    cycles: Array | None
+    rate: Rate | None
 
     def only(self, chosen: Array) -> "Trips":
         """Those of the stages with these indices."""
-        return replace(self, behind=self.behind[chosen], room=self.room[chosen], cycles=self.cycles[chosen])
+        cycles = None if self.cycles is None else self.cycles[chosen]
+        return replace(self, behind=self.behind[chosen], room=self.room[chosen], cycles=cycles)
 
     def left(self, ceiling: int | None, work: Array) -> Array:
         """The most that (M_w − k) (F + B) may be, for stages with this F + B."""
@@ -120,22 +122,25 @@ class Trips:
         needed: Array = np.where(work > 0, many - left // np.maximum(work, 1), 0)
         return np.minimum(np.maximum(np.where(left < 0, many, needed), self._for_cycles(work)), many)
 
-    def in_turn(self, many: int, held: Array | int, work: Array) -> NDArray[np.bool_]:
-        """True for stages with this k and F + B whose cycles may be within the target."""
-        found: NDArray[np.bool_] = (many <= held) | (held >= self._for_cycles(work))
-        return found
+    def allow(self, ceiling: int | None, many: int, held: Array | int, work: Array) -> NDArray[np.bool_]:
+        """True for stages with this k and F + B whose trips may be within the target."""
+        found: NDArray[np.bool_] = (many - held) * work <= self.left(ceiling, work)
+        return (many <= held) | (found & (held >= self._for_cycles(work)))
 
-    def _for_cycles(self, work: Array) -> Array:
+    def _for_cycles(self, work: Array) -> Array | int:
         """The least k with which no cycle takes more than the rate, or all of them together are within the target."""
-        takes, width = self.rate.takes, self.width
-        even = -(-(work + self.cycles) // (takes * width))
-        # of alternation for what a whole number of cycles leaves
-        rest = np.minimum(work, takes * width)
-        most = 2 * (work + self.behind) + takes * (self.rate.last + 1) - rest - self.room
-        return np.minimum(even, -(-most // (2 * takes * width - rest)))
+        if self.rate is None or self.cycles is None:
+            return 0
+        taken = self.rate.takes * self.width
+        even = -(-(work + self.cycles) // taken)
+        rest = np.minimum(work, taken)
+        most = 2 * (work + self.behind) + self.rate.takes * (self.rate.last + 1) - rest - self.room
+        needed: Array = np.minimum(even, -(-most // (2 * taken - rest)))  # `Rate.least` within the room
+        return needed
 
     def cycle(self, held: Array | int, work: Array) -> Array:
         """K from the stages on."""
+        assert self.rate is not None and self.cycles is not None
         found: Array = work + np.maximum(self.rate.takes * (held - 1) * self.width, self.cycles)
         return found
 
@@ -219,8 +224,7 @@ def added(
                 fewest = counts.least if settings.by_kind else held
                 is_open &= settings.largest.allows(settings.ceiling, many, width, fewest, held, work, side)
     if trips is not None:
-        is_open &= (many <= held) | ((many - held) * work <= trips.left(settings.ceiling, work))
-        is_open &= trips.in_turn(many, held, work)
+        is_open &= trips.allow(settings.ceiling, many, held, work)
     fewest = held if isinstance(held, np.ndarray) else counts.least
     # The load, or the own term of the way-back bound.
     if settings.quantity == "load":
