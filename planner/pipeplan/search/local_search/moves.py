@@ -30,6 +30,8 @@ NUMBERS = (1, 1, 1, 2, 2, 3)
 """Numbers of moves to a neighbour; one of them is drawn."""
 RISING = 64
 """Most rows of rising numbers of replicas that are tried."""
+NEAR = 16
+"""Most stages of groups whose neighbours are tried in turn."""
 BALANCED = 0.1
 """Share of changes of in-flight counts that change all boundaries."""
 
@@ -123,8 +125,11 @@ class Moves:
         return candidate, tuple(edges)
 
     def near(self, placement: Placement) -> Iterator[Placement]:
-        """Yield the groups with one in two, of halves or one replica alone, two neighbours exchanged, or two as one."""
-        modes = placement.modes or ()
+        """Yield the groups with one in two, of halves or one replica alone, two neighbours exchanged, or two as one.
+
+        None of many stages, whose neighbours are too many to try all.
+        """
+        modes = placement.modes if placement.modes and placement.tile is None and len(placement.modes) <= NEAR else ()
         rows = list[list[Mode]]()
         for i, mode in enumerate(modes):
             before, behind = modes[:i], modes[i + 1 :]
@@ -135,7 +140,7 @@ class Moves:
             if behind and behind[0].device_class == mode.device_class:
                 rows.append([*before, _widened(mode, behind[0].replicas), *behind[1:]])
         self._random.shuffle(rows)
-        yield from (Placement(tuple(row)) for row in rows if placement.tile is None)
+        yield from (Placement(tuple(row)) for row in rows)
 
     def regrouped(self, placement: Placement, size: int) -> tuple[Placement, int]:
         """Other device groups, or another micro-batch size."""

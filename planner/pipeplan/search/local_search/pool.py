@@ -149,10 +149,10 @@ class LocalSearch:
         with suppress(OutOfTime):
             for groups in chain(islice(self._ways_from(climb), WAYS), islice(self._rising_from(climb), RISING)):
                 self._begin(*groups, before)
-            for number in range(REGROUPED):
+            for _ in range(REGROUPED):
                 if not self._begin_evenly(climb, before):
                     size = climb.best.candidate.chain.micro_batch
-                    near = None if number else next(climb.near, None)  # and others in turn
+                    near = next(climb.near, None)
                     other = climb.moves.regrouped(climb.placement, size) if near is None else (near, size)
                     self._begin(climb.moves.space, *other, before)
             for _ in range(tries):
