@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.allocations import brute_force, chain_allocations, every_allocation, gathers, sums
+from helpers.many_micro_batches import many_micro_batches
 from helpers.partitions import ROLES, without_roles
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
@@ -113,6 +114,15 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
     assert replace(problem, objective="period").evaluate(stages) <= period(schedule, pipeline)
 
 
+@given(many_micro_batches(), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_schedule_of_many_micro_batches_ends_before_the_value(problem, seed: int, shared: bool) -> None:
+    """Cycles between stages, where few of many micro-batches are in flight."""
+    problem = played(problem)
+    stages = drawn(problem, seed)
+    assert problem.evaluate(stages) <= makespan(problem, stages, shared)
+
+
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, seed: int, shared: bool) -> None:
@@ -142,6 +152,27 @@ def test_a_slow_first_stage_waits_for_two_trips() -> None:
     stages = tuple(Place(s, s + 1, 0, 1) for s in range(4))
     assert replace(problem, two_trips=False).evaluate(stages) == 156
     assert problem.evaluate(stages) == makespan(problem, stages, shared=False) == 168
+
+
+def test_unlike_replicas_wait_for_each_other() -> None:
+    """Balanced stages on 2, 3 and 1 devices: the first two hold 6 micro-batches each, so a cycle of 10 advances by 3.
+
+    The step is a first trip, 17 such cycles, one alternation, and a last trip.
+    """
+    times = np.array([[2, 3, 1]])
+    problem = ChainAllocation(
+        forward=times,
+        backward=times,
+        limit=np.array([2**40]),
+        units=np.array([6]),
+        node=np.array([6]),
+        micro_batches=60,
+        widths=(1, 2, 3),
+        two_trips=True,
+    )
+    stages = Place(0, 1, 0, 2), Place(1, 2, 0, 3), Place(2, 3, 0, 1)
+    assert problem.in_flight_counts(stages) == [3, 2, 1]
+    assert problem.evaluate(stages) == 12 + 17 * 10 + 4 + 12 <= makespan(problem, stages, shared=False) < 205
 
 
 def test_a_later_stage_waits_for_its_gathers() -> None:
