@@ -4,12 +4,14 @@ from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.suffix_bounds.refinement import (
+    Relaxation,
     is_small,
     narrowed,
     open_bracket,
     refine,
     relaxation,
 )
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
@@ -47,9 +49,9 @@ def solve(
     Returns
     -------
     Report
-        Within the time limit, a dynamic programme gives a bound and a first allocation. In small problems a search of
-        at most `GLANCE` prefixes follows. Then splitting intervals of e raises the bound, and the search continues
-        without that limit.
+        Within the time limit, a dynamic programme gives a bound and a first allocation. In small problems, and in those
+        with cycles, searches of at most `GLANCE` prefixes follow. Then splitting intervals of e raises the bound, and
+        the search continues without that limit.
     """
     bracket = open_bracket(problem, limits, on_progress, cutoff)
     bracket.raise_low(known)
@@ -62,22 +64,7 @@ def solve(
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
         if not problem.endless and not bracket.closed:
-            small, cycles = is_small(problem), problem.cycles
-            before = bracket.horizon
-            decided = (small or cycles) and best_first(problem, bracket, base, GLANCE)
-            while cycles and not (decided or bracket.closed):
-                if bracket.horizon == before:  # a closer horizon would exclude more cycles
-                    refine(problem, bracket, base, closely=False)
-                    decided = best_first(problem, bracket, base, EVERY)
-                    if bracket.horizon == before:
-                        break
-                before, base = bracket.horizon, narrowed(problem, bracket, base)
-                decided = best_first(problem, bracket, base, GLANCE)
-            if not bracket.closed and not (decided and cycles):
-                refine(problem, bracket, base)
-                decided = best_first(problem, bracket, base) and not bracket.closed
-            if decided and cycles and not bracket.proven:
-                best_first(problem, bracket, base, None if small else EVERY, every=True)
+            _close(problem, bracket, base)
         stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
         if bracket.best is None and not bracket.beyond:  # the bounds on memory allowed a stage that does not fit
             stop = Stop.EXHAUSTED
@@ -86,3 +73,33 @@ def solve(
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     return bracket.report(stop, NAME)
+
+
+def _close(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> None:
+    """Close the bracket, or raise its lower bound as far as it goes."""
+    small, decided = is_small(problem), False
+    if problem.cycles:
+        decided, base = _among_cycles(problem, bracket, base)
+    elif small:
+        best_first(problem, bracket, base, GLANCE)
+    if not (decided or bracket.closed):
+        refine(problem, bracket, base)
+        decided = best_first(problem, bracket, base) and not bracket.closed
+    if problem.cycles and decided and not bracket.proven:
+        best_first(problem, bracket, base, None if small else EVERY, every=True)
+
+
+def _among_cycles(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> tuple[bool, Relaxation]:
+    """Search with ever closer horizons, which exclude ever more cycles; return if nothing is left, and the relaxation.
+
+    Intervals of e are split behind a search that found nothing better.
+    """
+    while True:
+        before = bracket.horizon
+        decided = best_first(problem, bracket, base, GLANCE)
+        if not (decided or bracket.closed) and bracket.horizon == before:
+            refine(problem, bracket, base, closely=False)
+            decided = best_first(problem, bracket, base, EVERY)
+        if decided or bracket.closed or bracket.horizon == before:
+            return decided, base
+        base = narrowed(problem, bracket, base)
