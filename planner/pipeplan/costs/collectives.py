@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown
@@ -82,7 +83,7 @@ class Ring:
     @property
     def one_way(self) -> "Ring":
         """The first half of the rounds, a reduce-scatter; the second is an all-gather."""
-        return Ring(self.replicas, self.link, 1)
+        return changed(self, ways=1)
 
     def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the nanoseconds that each of these numbers of bytes adds; at least 1 for a positive size."""
