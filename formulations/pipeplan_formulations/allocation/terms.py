@@ -53,7 +53,9 @@ Turn = tuple[int, int, int, int]
 """A stage in cycles: its head of A, F + B, width and k, which is less than M_w."""
 
 
-def between_trips(last: int, stage: Turn, behind: tuple[Number, Number, Number, Number]) -> Number:
+def between_trips(
+    last: int, stage: tuple[Number, Number, Number, Number], behind: tuple[Number, Number, Number, Number]
+) -> Number:
     """What lies between the first and the last trip of a stage: cycles to a stage behind it, then alternation.
 
     A cycle goes from a forward of the stage to the one behind, and back to a later forward; to the stage itself it is

@@ -11,6 +11,7 @@ from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Rate
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.allocation.terms import (
     ahead_step,
+    between_trips,
     delays,
     drain_delay,
     head_step,
@@ -84,7 +85,7 @@ class Transitions:
             )
             found = np.maximum(found, two_phase_delay(problem.share(problem.widths[0]), forward, backward))
         elif problem.drains:
-            many = -(-problem.micro_batches // (self.width * problem.unit))
+            many = self._shares(problem)
             found = np.maximum(found, drain_delay(many, self.in_flight, self.work, self.in_flight - 1, self.backward))
             rest = micro_batches_behind(problem.last_batch, many, self.in_flight, self.width)
             for width, largest in zip(problem.widths, backwards, strict=True):
@@ -96,17 +97,23 @@ class Transitions:
         """The right side of the two trips less 2 A, for stages with E_0 + H ``head``; negative if there are none."""
         if not problem.trips_twice:
             return np.full_like(self.end, -IMPOSSIBLE)
-        late = -(-problem.micro_batches // (self.width * problem.unit)) - self.in_flight
-        return np.where(late > 0, (late - 1) * self.work - head, -IMPOSSIBLE)
+        turn = head, self.work, self.width, self.in_flight
+        between = between_trips(problem.last_batch, turn, turn)  # a cycle to the stage itself is alternation
+        return np.where(self.in_flight < self._shares(problem), between - head, -IMPOSSIBLE)
 
     def pace(self, problem: ChainAllocation, rate: Rate, head: Array, trip: Array, high: int) -> Array:
         """−rate for all that each stage holds; −`IMPOSSIBLE` where cycles beyond the rate may end below ``high``.
 
         ``head`` and ``trip`` are E_0 + H, and F + B + C at least.
         """
-        many = -(-problem.micro_batches // (self.width * problem.unit))
         late = head + rate.least(self.width, self.in_flight, self.work, trip) >= high
-        return np.where((self.in_flight < many) & late, -rate.takes * self.in_flight * self.width, -IMPOSSIBLE)
+        return np.where(
+            (self.in_flight < self._shares(problem)) & late, -rate.takes * self.in_flight * self.width, -IMPOSSIBLE
+        )
+
+    def _shares(self, problem: ChainAllocation) -> Array:
+        """M_w of each stage."""
+        return -(-problem.micro_batches // (self.width * problem.unit))
 
     def backwards(self, problem: ChainAllocation, before: LargestBackwards, j: int) -> LargestBackwards:
         """The largest B of the stages so far by width, once choice j is added to the stages ``before``."""
