@@ -149,7 +149,7 @@ REGIMES = {
         suits=free,
         first=170,
     ),
-    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free, first=125),
+    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free, first=317),
     "joined spaces": Regime(
         JoinedSpacesNode,
         "advance",
