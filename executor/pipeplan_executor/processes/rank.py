@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.cli.streams import Stream
+from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PipeplanError
 from pipeplan_executor.processes.home import remove
 
@@ -126,11 +127,13 @@ def worker(environment: Mapping[str, str], folder: str, timeout: float, device: 
     succeeded: list[bool] = []
     atexit.register(lambda: leave() if succeeded else None)  # registered first, so that it is called last
 
-    import torch.distributed  # noqa: F401  before the first pulse, since loading libraries would delay the next ones
+    with without_collector():  # what is imported stays
+        import torch.distributed  # noqa: F401  before the first pulse, as loading libraries would delay the next ones
 
     threading.Thread(target=_pulse, args=(home / f"pulse{rank}", launcher), daemon=True).start()
     try:
-        function, arguments = pickle.loads((home / "task").read_bytes())
+        with without_collector():
+            function, arguments = pickle.loads((home / "task").read_bytes())
         value = as_rank(function, arguments, timeout, device, home / "store")
         if rank == 0:
             (home / "value").write_bytes(pickle.dumps(value))
