@@ -1,9 +1,9 @@
 """Checks and traces of modules that are not repeated for like ones: on ranks with many plans of few models they cost
 most."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import partial, wraps
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -15,22 +15,26 @@ from pipeplan.frontend.capture.graph import captured
 from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.python_values import attributes_of
+from pipeplan.frontend.operators.follow import NamedWeight
+from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.split_backward.queue import JOINED
-from pipeplan_executor.stages import split
+from pipeplan_executor.sharding.mesh import layers, programs
+from pipeplan_executor.stages import on_meshes, split
 
 Found = TypeVar("Found")
 Context = Callable[[], AbstractContextManager[object]]
 
 
 def check_once() -> None:
-    """Find layers, call one twice, and trace them once in this process for the same types, sizes and inputs.
+    """Find layers, call one twice, trace and record them once in this process for the same types, sizes and inputs.
 
-    Layers of captured graphs are traced each time, since their type does not say what they compute.
+    Layers of captured graphs are traced and recorded each time, since their type does not say what they compute.
     """
     front_ends.find_layers = _once(front_ends.find_layers)
     flow.differs_each_time = _once(flow.differs_each_time)
     captured.check_repeats = _once(captured.check_repeats)
     split.trace = _traced_once(split.trace)
+    layers.program = on_meshes.program = _recorded_once(programs.program)
 
 
 def _traced_once(trace: Callable[[LayerSequence, Batch], Flow]) -> Callable[[LayerSequence, Batch], Flow]:
@@ -46,6 +50,30 @@ def _traced_once(trace: Callable[[LayerSequence, Batch], Flow]) -> Callable[[Lay
         if not any(hasattr(layer, JOINED) for layer in sequence.layers):  # of which the trace leaves a note
             known[key] = made
         return made
+
+    return found
+
+
+def _recorded_once(program: Callable[..., Program]) -> Callable[..., Program]:
+    known: dict[Hashable, Program] = {}
+
+    @wraps(program)
+    def found(
+        name: str,
+        layer: nn.Module,
+        given: Sequence[Tensor],
+        weights: Mapping[str, NamedWeight],
+        context: partial[object],
+        mode: bool,
+        targets: Batch = (),
+        loss: Callable[..., Tensor] | None = None,
+    ) -> Program:
+        if isinstance(layer, GraphLayer) or loss is not None:
+            return program(name, layer, given, weights, context, mode, targets, loss)
+        key = _whole(layer), *map(_size, given), *weights.items(), context.args, mode
+        if key not in known:
+            known[key] = program(name, layer, given, weights, context, mode)
+        return known[key]
 
     return found
 
