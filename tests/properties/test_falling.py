@@ -258,7 +258,7 @@ def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(proble
     """Intervals alone never exceed brute force over non-increasing counts; the search closes the rest."""
     problem = chosen_counts(problem)
     best = brute_force(problem)
-    with patch.object(exact, "best_first", lambda *_: None):
+    with patch.object(exact.BestFirst, "run", lambda *_: None):
         rough = allocation.solve(problem, Limits(time=30))
     report = allocation.solve(problem, Limits(time=30))
     if best is None:

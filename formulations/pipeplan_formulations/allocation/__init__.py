@@ -14,7 +14,7 @@ from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.tables import InFlightRule
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.allocation.exact import solve
+    from pipeplan_formulations.allocation.exact import Solver, solve
     from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
 
 __all__ = [
@@ -24,11 +24,12 @@ __all__ = [
     "InFlightRule",
     "ModeKey",
     "Place",
+    "Solver",
     "frontier",
     "solve",
 ]
 
-_LATE = {"frontier": "suffix_bounds.suffix", "solve": "exact"}
+_LATE = {"frontier": "suffix_bounds.suffix", "Solver": "exact", "solve": "exact"}
 
 
 def __getattr__(name: str) -> Any:

@@ -63,6 +63,13 @@ class Bracket(Generic[Solution]):
         self.high: int | None = None
         self.impossible = False
 
+    def resume(self, limits: Limits, cutoff: int | None = None) -> None:
+        """Go on within other limits, and below a cutoff that is no higher."""
+        self.limits = limits
+        self.clock.restart(limits)
+        if cutoff is not None:
+            self.cutoff = cutoff if self.cutoff is None else min(self.cutoff, cutoff)
+
     def offer(self, solution: Solution, value: int | None = None) -> int | None:
         """Keep a solution if it is better than the incumbent; return its objective, None if it is not feasible.
 

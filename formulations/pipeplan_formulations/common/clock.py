@@ -14,6 +14,10 @@ class Clock:
     """Wall time since the start, against ``limits.time``."""
 
     def __init__(self, limits: Limits) -> None:
+        self.restart(limits)
+
+    def restart(self, limits: Limits) -> None:
+        """Begin anew, with other limits."""
         self._start = time.monotonic()
         self._limit = limits.time
 

@@ -240,16 +240,16 @@ def test_a_tree_that_is_not_decided_in_time_is_solved_for_better_values_first(mo
     """Its root keeps what is known of its spans; the nodes below come once a target is decided."""
     own = Space(MODEL, CLUSTER, Job(batch=8, replicas=(1,), depths=(2, 3, 4), schedules=("gpipe",)))
     (layout,) = layouts.layouts(own, 8)
-    plain, stops, cutoffs = allocation.solve, [Stop.TIME], []
+    plain, stops, cutoffs = allocation.Solver.run, [Stop.TIME], []
 
-    def solve(problem, limits, cutoff=None, known=0):
-        report = plain(problem, limits, cutoff=cutoff, known=known)
+    def run(solver, limits, cutoff=None):
+        report = plain(solver, limits, cutoff)
         cutoffs.append(cutoff)
         return replace(report, status=Status.FEASIBLE, stop=stops.pop(), bound=1) if stops else report
 
-    monkeypatch.setattr(allocation, "solve", solve)
+    monkeypatch.setattr(allocation.Solver, "run", run)
     search = PlanSearch(Limits(60.0), cluster_of=lambda _: CLUSTER, backend="exact")
-    search.value = 2 * plain(allocation_problem(own, 1, layout, False), Limits(60.0)).objective
+    search.value = 2 * plain(allocation.Solver(allocation_problem(own, 1, layout, False)), Limits(60.0)).objective
     node = AggregateNode(1, own, layout, 1, alternating=False, estimated=True, targets=None)
     assert node.small
     while (below := node.advance(search).nodes) == [node]:

@@ -70,51 +70,63 @@ class _Prefix:
         return tuple(reversed(found))
 
 
-def best_first(
-    problem: ChainAllocation,
-    bracket: Bracket[Allocation],
-    base: Relaxation,
-    most: int | None = None,
-    every: bool = False,
-) -> bool:
-    """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes; True unless some are left open.
+class BestFirst:
+    """Closes the bracket, or raises its lower bound; where it stopped, it goes on when it is run again.
 
     ``every``: count all cycles, drop no prefix for another one, and leave no gap.
     """
-    # Entries are (bound, −start, order of creation, prefix).
-    heap: list[tuple[int, int, int, _Prefix]] = []
-    order, seen = count(), _Seen(len(problem.first), problem)
-    nothing = (0,) * len(problem.widths)
-    rates = Rate.of(problem, bracket.horizon - 1, int(base.tables.whole_trip.min()))
-    for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
-        bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        label = 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, (-IMPOSSIBLE,) * len(rates), (), 0
-        root = _Prefix(0, int(kind), int(usage), 0, *label, nothing, UNLIMITED, None, None)
-        heapq.heappush(heap, (bound, 0, next(order), root))
-    # The least bound of complete prefixes of larger value: their recomputation or their cycles were only bounded.
-    ceiling = IMPOSSIBLE
-    for opened in count():
-        if not heap or (bracket.proven or bracket.beyond if every else bracket.closed):
-            break
-        if opened == most:
-            return False
-        bracket.clock.check()
-        bound, _, _, prefix = heapq.heappop(heap)
-        bracket.raise_low(min(bound, ceiling, bracket.horizon))
-        if bound >= bracket.horizon:
-            break
+
+    def __init__(
+        self, problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation, every: bool = False
+    ) -> None:
+        self._problem, self._bracket, self._base, self._every = problem, bracket, base, every
+        # Entries are (bound, −start, order of creation, prefix).
+        self._heap: list[tuple[int, int, int, _Prefix]] = []
+        self._order, self._seen = count(), _Seen(len(problem.first), problem)
+        self._opened = 0
+        self._last: _Prefix | None = None  # seen last: where the time was over then, it is opened once more
+        nothing = (0,) * len(problem.widths)
+        self._rates = Rate.of(problem, bracket.horizon - 1, int(base.tables.whole_trip.min()))
+        for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
+            bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
+            label = 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, (-IMPOSSIBLE,) * len(self._rates), (), 0
+            root = _Prefix(0, int(kind), int(usage), 0, *label, nothing, UNLIMITED, None, None)
+            heapq.heappush(self._heap, (bound, 0, next(self._order), root))
+        # The least bound of complete prefixes of larger value: their recomputation or their cycles were only bounded.
+        self._ceiling = IMPOSSIBLE
+
+    def run(self, most: int | None = None) -> bool:
+        """Open at most ``most`` prefixes, those of earlier runs included; True unless some are left open."""
+        bracket, heap, every = self._bracket, self._heap, self._every
+        while heap and not (bracket.proven or bracket.beyond if every else bracket.closed):
+            if most is not None and self._opened >= most:
+                return False
+            bracket.clock.check()
+            bound, _, _, prefix = heap[0]
+            bracket.raise_low(min(bound, self._ceiling, bracket.horizon))
+            if bound >= bracket.horizon:
+                break
+            extended = self._open(bound, prefix)
+            heapq.heappop(heap)
+            for value, child in extended:
+                heapq.heappush(heap, (value, -child.start, next(self._order), child))
+            self._opened += 1
+        if not bracket.closed:
+            bracket.raise_low(min(self._ceiling, bracket.horizon))
+        return True
+
+    def _open(self, bound: int, prefix: _Prefix) -> list[tuple[int, _Prefix]]:
+        """The extensions of a prefix that may be better than all; none of one that is complete, or no better."""
+        bracket = self._bracket
         if prefix.place is not None and prefix.usage == 0:
             value = bracket.offer(prefix.stages())
             if value is None or value > bound:
-                ceiling = min(ceiling, bound)
-            continue
-        if not every and seen.matched(prefix):
-            continue
-        for value, child in _extended(problem, base, prefix, bracket.horizon, rates, every):
-            heapq.heappush(heap, (value, -child.start, next(order), child))
-    if not bracket.closed:
-        bracket.raise_low(min(ceiling, bracket.horizon))
-    return True
+                self._ceiling = min(self._ceiling, bound)
+            return []
+        if not self._every and prefix is not self._last and self._seen.matched(prefix):
+            return []
+        self._last = prefix
+        return _extended(self._problem, self._base, prefix, bracket.horizon, self._rates, self._every)
 
 
 def _extended(

@@ -144,39 +144,64 @@ def _most_delay(problem: ChainAllocation, target: int, clock: Clock) -> int | No
     return max(target - FurthestEnd(problem, clock).least_trip(target), 0)
 
 
-def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation, closely: bool = True) -> None:
-    """Raise the bracket's lower bound by the delays, until splitting boxes no longer helps; else along e alone."""
-    reached = bracket.horizon - 1
-    heads = prefix_tables(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
+class Refinement:
+    """Raises the bracket's lower bound by the delays; where its time was over, it goes on when it is run again."""
 
-    def corner(
-        ceiling: int, least_delay: int, largest: LargestBackward | None, finely: bool = True
+    def __init__(self, problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> None:
+        self._problem, self._bracket, self._base = problem, bracket, base
+        reached = bracket.horizon - 1
+        spans = base.spans.narrowed(reached)
+        self._heads = prefix_tables(problem, base.grid, spans, bracket.clock, reached, base.tables)
+        # Ranges of excess are distinguished once lowering the upper end of e gains little without.
+        self._shrinks = [finely for finely in ([False, True] if problem.chooses else [True]) for _ in range(SHRINKS)]
+        value, trip = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
+        self._boxes = [Box(max(value, trip), 0, max(reached - trip, 0), value, trip)]
+        self._closely = False
+
+    def run(self, closely: bool = True) -> None:
+        """Split boxes until that no longer raises the bound; else only along e."""
+        problem, bracket = self._problem, self._bracket
+        while self._shrinks:
+            if bracket.closed:
+                return
+            self._shrink(self._shrinks[0])
+        # Split along e; with alternation or two phases also along the largest backward and its width.
+        if problem.drains and not self._closely:
+            if problem.share(problem.widths[0]) > MANY and self._split(SLIM):
+                return
+            if not closely:
+                return
+            self._boxes, self._closely = [box.with_largest(problem) for box in self._boxes], True
+        self._split(RESOLUTION)
+
+    def _shrink(self, finely: bool) -> None:
+        """Lower the upper end of e: allocations below the horizon have e below it, which may raise A*, and so on."""
+        bracket, (whole,) = self._bracket, self._boxes
+        value, trip, _ = self._corner(whole.high, 0, None, finely)
+        bracket.raise_low(min(max(value, trip), bracket.horizon))
+        high = max(min(whole.high, bracket.horizon - 1 - trip), 0)
+        self._boxes = [Box(max(value, trip), 0, high, value, trip)]
+        gains = whole.high - high > whole.high // WORTH
+        self._shrinks = [each for each in self._shrinks[1:] if gains or each != finely]
+
+    def _corner(
+        self, ceiling: int, least_delay: int, largest: LargestBackward | None, finely: bool = True
     ) -> tuple[int, int, bool]:
         """V* and A* of a box, `IMPOSSIBLE` beyond the horizon, and true if ranges of excess were treated as one."""
+        problem, bracket, grid = self._problem, self._bracket, self._base.grid
         target = bracket.horizon - 1
-        spans, found = base.spans.narrowed(target), base.tables
+        spans, found = self._base.spans.narrowed(target), self._base.tables
         for coarse in [True, False][: 1 + finely] if problem.chooses else [False]:
-            tables = run(
-                problem,
-                base.grid,
-                spans,
-                bracket.clock,
-                target,
-                ceiling,
-                least_delay,
-                heads,
-                found,
-                coarse,
-                largest,
-            )
+            limits = target, ceiling, least_delay, self._heads, found, coarse, largest
+            tables = run(problem, grid, spans, bracket.clock, *limits)
             if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
                 return IMPOSSIBLE, IMPOSSIBLE, False
             found = tables
-            traced = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
+            traced = follow(problem, grid, spans, found, roots(found, 1)[0], ceiling)
             _offer(bracket, traced)
             most = min(max(int(found.whole.min()), int(found.whole_trip.min()) + ceiling), target)
             if (root := quickest(found, most)) is not None:
-                _offer(bracket, follow(problem, base.grid, spans, found, root, ceiling, most))
+                _offer(bracket, follow(problem, grid, spans, found, root, ceiling, most))
             if traced is not None and (not problem.cycles or problem.evaluate(traced[1]) <= target):
                 break  # V* is reached, so distinguishing ranges of excess would not raise it
             value, trip = int(found.whole.min()), int(found.whole_trip.min())
@@ -184,45 +209,25 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
                 return value, trip, True  # A* decides: splitting the box takes less time and raises the bound more
         return int(found.whole.min()), int(found.whole_trip.min()), not finely
 
-    value, trip = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
-    high = max(bracket.horizon - 1 - trip, 0)
-    # Lower the upper end of e: allocations below the horizon have e below it, which may raise A*, and so on. Ranges of
-    # excess are distinguished once that gains little without.
-    for finely in [False, True] if problem.chooses else [True]:
-        for _ in range(SHRINKS):
-            if bracket.closed:
-                return
-            value, trip, _ = corner(high, 0, None, finely)
-            bracket.raise_low(min(max(value, trip), bracket.horizon))
-            before, high = high, min(high, bracket.horizon - 1 - trip)
-            if before - high <= before // WORTH:
-                break
-    # Split along e; with alternation or two phases also along the largest backward and its width.
-    boxes = [Box(max(value, trip), 0, max(high, 0), value, trip)]
-    if problem.drains:
-        if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, boxes, SLIM):
-            return
-        if not closely:
-            return
-        boxes = [box.with_largest(problem) for box in boxes]
-    _split(problem, bracket, corner, boxes, RESOLUTION)
-
-
-def _split(
-    problem: ChainAllocation, bracket: Bracket[Allocation], corner: Corner, boxes: list[Box], resolution: int
-) -> bool:
-    """Split boxes, a heap, until the bracket is closed; False if that of the least bound is too small for it."""
-    while boxes:
-        box = boxes[0]
-        bracket.raise_low(min(box.bound, bracket.horizon))
-        if bracket.closed or box.bound >= bracket.horizon:
-            return True
-        if max(box.sides) <= max(1, box.bound // resolution) and not box.coarse:
-            return False
-        heapq.heappop(boxes)
-        high = min(box.high, bracket.horizon - 1 - box.trip)  # a larger e reaches the horizon
-        shorter = box.high - high > box.high // WORTH
-        for part in [box.with_ceiling(high, corner)] if shorter else box.split(problem, corner, bracket.low):
-            heapq.heappush(boxes, part)
-    bracket.raise_low(bracket.horizon)
-    return True
+    def _split(self, resolution: int) -> bool:
+        """Split boxes, a heap, until the bracket is closed; False if that of the least bound is too small for it."""
+        bracket, boxes = self._bracket, self._boxes
+        while boxes:
+            box = boxes[0]
+            bracket.raise_low(min(box.bound, bracket.horizon))
+            if bracket.closed or box.bound >= bracket.horizon:
+                return True
+            if max(box.sides) <= max(1, box.bound // resolution) and not box.coarse:
+                return False
+            high = min(box.high, bracket.horizon - 1 - box.trip)  # a larger e reaches the horizon
+            shorter = box.high - high > box.high // WORTH
+            parts = (
+                [box.with_ceiling(high, self._corner)]
+                if shorter
+                else box.split(self._problem, self._corner, bracket.low)
+            )
+            heapq.heappop(boxes)
+            for part in parts:
+                heapq.heappush(boxes, part)
+        bracket.raise_low(bracket.horizon)
+        return True

@@ -118,6 +118,11 @@ def at_once(search: PlanSearch) -> Target:
     return Target(most, max(gap, CLOSE) if most is None else _accuracy(gap), last=True)
 
 
+def _within(cutoff: int | None, other: int | None) -> bool:
+    """True if a solver with the other cutoff can go on with this one."""
+    return other is None or (cutoff is not None and cutoff <= other)
+
+
 def _accuracy(share: float) -> float:
     """Relative accuracy of a bound. Solutions are simulated, so bounds closer to them than `CLOSE` help little."""
     return max(ACCURACY * share, CLOSE)
@@ -149,6 +154,7 @@ class AggregateNode(Node):
     alone: bool = False
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
     _problem: ChainAllocation | None = field(default=None, init=False, repr=False)
+    _solver: allocation.Solver | None = field(default=None, init=False, repr=False)
 
     @property
     def small(self) -> bool:
@@ -210,16 +216,23 @@ class AggregateNode(Node):
             return Step.split(list(self._below()))
         target = self._target(search)
         accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
-        report = allocation.solve(problem, Limits(slice_, accuracy), cutoff=target.cutoff, known=self.proved)
+        solver = self._solver
+        if solver is None or not solver.begun or not _within(target.cutoff, solver.cutoff):
+            solver = allocation.Solver(problem, cutoff=target.cutoff, known=self.proved)
+        report = solver.run(Limits(slice_, accuracy), target.cutoff)
         if not self.learn(report):
             return Step.nothing()
-        self.proved = report.bound
+        raised, self.proved = report.bound > self.proved, report.bound
         unfinished = report.stop is Stop.TIME
-        # What is known of its spans helps with later targets.
+        # It goes on with this target; what is known of its spans helps with later ones.
+        self._solver = solver if unfinished else None
         self._problem = None if self.small and not unfinished else problem
-        if unfinished and not self.last and search.value is not None:
-            self.targets = self.targets or TargetSchedule()
-        if unfinished if self.targets is None else self.targets.approach(target, self.bound, unfinished):
+        if unfinished and not self.last and search.value is not None and self.targets is None:
+            self.targets, self._solver = TargetSchedule(), None
+        longer = unfinished and not raised
+        if self.targets is not None and not (unfinished and solver.begun):
+            longer = self.targets.approach(target, self.bound, unfinished)
+        if longer:
             self.slice *= 4
         # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
