@@ -129,7 +129,7 @@ class Solver:
         if not (decided or bracket.closed):
             self._refine()
             decided = self._search() and not bracket.closed
-        if problem.cycles and decided and not bracket.proven:
+        if problem.cycles and decided and not (bracket.proven or bracket.beyond):
             self._search(None if small else EVERY, every=True)
 
     def _among_cycles(self) -> bool:

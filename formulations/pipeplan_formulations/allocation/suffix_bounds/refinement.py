@@ -21,7 +21,7 @@ from pipeplan_formulations.allocation.bounds import free_bounds, memory_excludes
 from pipeplan_formulations.allocation.furthest_end import FurthestEnd
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.boxes import Box, Corner, is_narrow
+from pipeplan_formulations.allocation.suffix_bounds.boxes import Box, is_narrow
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import ProgrammeTables, run
