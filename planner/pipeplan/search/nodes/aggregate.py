@@ -36,11 +36,11 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 FIRST_SLICE, SHARE = 4.0, 0.125
 """Seconds of a node's first solve, or for a target this share of the time limit if that is more; four times as many
-each time they were not enough."""
+each time they raised no bound."""
 TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.012, 0.008, 0.005, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 NEARER = 5e-3
-"""A target that was not decided in time is approached by halves, until it is this close to the bound."""
+"""A target whose programme does not run in time is approached by halves, until it is this close to the bound."""
 CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
 CLOSE_IN_TREE = 2e-5
@@ -71,7 +71,7 @@ class Target:
 class TargetSchedule:
     """Sequence of targets of a node; ``number`` is the current one.
 
-    ``undecided`` is a cutoff that was too close to the incumbent for its slice of time.
+    ``undecided`` is a cutoff so close to the incumbent that the programme did not run in its slice of time.
     """
 
     number: int = 0
