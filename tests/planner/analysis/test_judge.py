@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,7 +11,7 @@ from unittest import mock
 import pytest
 
 from helpers.instances import equal_devices, fat_head, model_of
-from helpers.quick import rarely
+from helpers.quick import part, rarely
 from pipeplan.analysis import judge as judge_module
 from pipeplan.analysis.judge import Judgement, judge
 from pipeplan.analysis.judge.hand_written import HandWritten
@@ -242,8 +243,11 @@ def test_teams_are_judged_in_the_ways_of_the_search() -> None:
     assert "asked for are teams of 1" in judge(model, cluster, teams=(1,), **own).outside
 
 
-@pytest.mark.parametrize("memory", [2**30, 1800 * 2**20, 3 * 2**30, None])
-@pytest.mark.parametrize("schedule", ["1f1b-sno", "interleaved", "zb-v"])
+MEMORIES = (2**30, 1800 * 2**20, 3 * 2**30, None)
+SCHEDULES = ("1f1b-sno", "interleaved", "zb-v")
+
+
+@pytest.mark.parametrize(("schedule", "memory"), part([*product(SCHEDULES, MEMORIES)], 3))
 def test_no_way_is_left_out_that_may_be_the_best(schedule: str, memory: int | None) -> None:
     """Each is at least as bad as its bound, and the best of those that are simulated is the best of all."""
     stages, many = (4, 4, 4, 2) if schedule != "1f1b-sno" else (7, 7), 3
@@ -319,7 +323,7 @@ def test_pipelines_of_several_stages_per_device_have_replicas(schedule: str, zer
     stages = (5, 4) if schedule == "zb-h1" else (3, 6) if schedule == "chimera" else (2, 2, 2, 3)
     model = model_of([10] * 9, saved=[8] * 9, output=[2] * 9, parameters=[100] * 9)
     boxes = Cluster.uniform(4, DeviceKind("unit"), Link(10**9, 1))
-    plan: dict[str, Any] = {"stages": stages, "schedule": schedule, "optimizer": "adam", "time_limit": 1}
+    plan: dict[str, Any] = {"stages": stages, "schedule": schedule, "optimizer": "adam", "time_limit": 1, "gap": 0.9}
     alone = judge(model, boxes, 4, micro_batches=4, **plan)
     found = judge(model, boxes, 8, micro_batches=8, replicas=2, zero=zero, **plan)
     copies = found.plan.pipeline

@@ -231,7 +231,7 @@ def test_a_programme_names_the_least_memory(backend: str, monkeypatch: pytest.Mo
 def test_the_command_takes_a_back_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``--backend cbc`` returns one choice, named with its bound; an unknown back end is refused."""
     model, cluster = tmp_path / "model.yaml", tmp_path / "cluster.yaml"
-    write_model(perceptrons(2), model)
+    write_model(perceptrons(1), model)
     write_cluster(CLUSTER, cluster)
     asked = ["shard", str(model), str(cluster), "--batch", "2", "--mesh", "2x2", "--json", "--backend"]
     answers = []
