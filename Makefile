@@ -15,7 +15,7 @@ demo: $(INSTALLED)
 
 # Side by side, in parts of about equal length: most tests keep one core busy, and some wait for processes.
 WHICH := not slow
-FIRST := tests/properties tests/formulations $(addprefix tests/planner/,baselines costs fpga schedules)
+FIRST := tests/properties tests/formulations $(addprefix tests/planner/,baselines fpga schedules)
 SECOND := tests/distributed tests/executor tests/planner/search
 test: $(INSTALLED)-test
 	$(MAKE) --no-print-directory -j3 test-first test-second test-third
