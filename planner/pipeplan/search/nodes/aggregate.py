@@ -32,7 +32,7 @@ from pipeplan.search.space.space import Placed, Space
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits, Stop
+from pipeplan_formulations.common.report import Limits, Report, Stop
 
 FIRST_SLICE, SHARE = 4.0, 0.125
 """Seconds of a node's first solve, or for a target this share of the time limit if that is more; four times as many
@@ -215,25 +215,12 @@ class AggregateNode(Node):
         if self._is_known(search, problem):
             return Step.split(list(self._below()))
         target = self._target(search)
-        accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
-        solver = self._solver
-        if solver is None or not solver.begun or not _within(target.cutoff, solver.cutoff):
-            solver = allocation.Solver(problem, cutoff=target.cutoff, known=self.proved)
-        report = solver.run(Limits(slice_, accuracy), target.cutoff)
+        before = self.proved
+        report = self._solve(problem, target, slice_)
         if not self.learn(report):
             return Step.nothing()
-        raised, self.proved = report.bound > self.proved, report.bound
         unfinished = report.stop is Stop.TIME
-        # It goes on with this target; what is known of its spans helps with later ones.
-        self._solver = solver if unfinished else None
-        self._problem = None if self.small and not unfinished else problem
-        if unfinished and not self.last and search.value is not None and self.targets is None:
-            self.targets, self._solver = TargetSchedule(), None
-        longer = unfinished and not raised
-        if self.targets is not None and not (unfinished and solver.begun):
-            longer = self.targets.approach(target, self.bound, unfinished)
-        if longer:
-            self.slice *= 4
+        self._prepare(search, problem, target, unfinished, raised=self.proved > before)
         # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
             if report.stop is Stop.EXHAUSTED and (self.small or search.value is None):  # what was found does not fit
@@ -263,6 +250,32 @@ class AggregateNode(Node):
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
+
+    def _solve(self, problem: ChainAllocation, target: Target, slice_: float) -> Report[Allocation]:
+        """Solve for a target, or go on with it."""
+        solver = self._solver
+        if solver is None or not solver.begun or not _within(target.cutoff, solver.cutoff):
+            solver = allocation.Solver(problem, cutoff=target.cutoff, known=self.proved)
+        accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
+        report = solver.run(Limits(slice_, accuracy), target.cutoff)
+        self.proved, self._solver = report.bound, solver
+        return report
+
+    def _prepare(
+        self, search: PlanSearch, problem: ChainAllocation, target: Target, unfinished: bool, raised: bool
+    ) -> None:
+        """Prepare the next solve: what it goes on with, its target and its slice of time."""
+        begun = unfinished and self._solver is not None and self._solver.begun
+        # What is known of its spans helps with later targets.
+        self._problem = None if self.small and not unfinished else problem
+        self._solver = self._solver if begun else None
+        if unfinished and not self.last and search.value is not None and self.targets is None:
+            self.targets, self._solver = TargetSchedule(), None  # better values first
+        longer = unfinished and not raised
+        if self.targets is not None and not begun:
+            longer = self.targets.approach(target, self.bound, unfinished)
+        if longer:
+            self.slice *= 4
 
     def _of_one_family(self, search: PlanSearch, problem: ChainAllocation) -> ChainAllocation:
         """The problem with the two trips, once the plans of other families that it covers are no better than wanted."""
