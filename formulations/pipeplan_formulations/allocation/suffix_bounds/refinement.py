@@ -32,14 +32,15 @@ from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Progress
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
-KEEP = 8
-"""Number of usages whose best allocation is tried as an incumbent."""
+KEEP, KEEP_FEW = 8, 2
+"""Number of usages whose best allocation is tried as an incumbent, and where another plan is known."""
 RESOLUTION = 16_000
 """Intervals are split down to 1 / `RESOLUTION` of the bound."""
-SHRINKS = 3
-"""Number of times that the upper end of e is lowered before intervals are split."""
 WORTH = 256
-"""Lowering the end stops when it gains less than 1 / `WORTH` of the end."""
+"""The upper end of an interval of e is lowered if that is more than 1 / `WORTH` of it; else the interval is split."""
+SHRINKS = {False: (10, 1_000), True: (3, WORTH)}
+"""Most times that the upper end of all e is lowered before intervals are split, and the part of it, 1 / this, that each
+must gain: with all ranges of excess as one, which takes a fifth of the time, and with each range."""
 SLIM = 2_000
 """Intervals are split along e alone down to 1 / `SLIM` of the bound, often a proof, before the largest backward is
 limited; see `MANY`."""
@@ -124,7 +125,7 @@ def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxa
         spans = spans.narrowed(reached)
         tables = run(problem, grid, spans, bracket.clock, reached, ceiling, coarse=True)
         assert tables is not None
-    for root in roots(tables, KEEP):
+    for root in roots(tables, KEEP if bracket.cutoff is None else KEEP_FEW):
         _offer(bracket, follow(problem, grid, spans, tables, root, ceiling))
     return Relaxation(grid, spans, tables)
 
@@ -153,7 +154,8 @@ class Refinement:
         spans = base.spans.narrowed(reached)
         self._heads = prefix_tables(problem, base.grid, spans, bracket.clock, reached, base.tables)
         # Ranges of excess are distinguished once lowering the upper end of e gains little without.
-        self._shrinks = [finely for finely in ([False, True] if problem.chooses else [True]) for _ in range(SHRINKS)]
+        steps = [False, True] if problem.chooses else [True]
+        self._shrinks = [finely for finely in steps for _ in range(SHRINKS[finely][0])]
         value, trip = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
         self._boxes = [Box(max(value, trip), 0, max(reached - trip, 0), value, trip)]
         self._closely = False
@@ -181,7 +183,7 @@ class Refinement:
         bracket.raise_low(min(max(value, trip), bracket.horizon))
         high = max(min(whole.high, bracket.horizon - 1 - trip), 0)
         self._boxes = [Box(max(value, trip), 0, high, value, trip)]
-        gains = whole.high - high > whole.high // WORTH
+        gains = whole.high - high > whole.high // SHRINKS[finely][1]
         self._shrinks = [each for each in self._shrinks[1:] if gains or each != finely]
 
     def _corner(
