@@ -252,9 +252,9 @@ class AggregateNode(Node):
         return Step.leave(self.bound, nodes)
 
     def _solve(self, problem: ChainAllocation, target: Target, slice_: float) -> Report[Allocation]:
-        """Solve for a target, or go on with it."""
+        """Solve for a target, or go on with it where its solver has begun."""
         solver = self._solver
-        if solver is None or not solver.begun or not _within(target.cutoff, solver.cutoff):
+        if solver is None or not _within(target.cutoff, solver.cutoff):
             solver = allocation.Solver(problem, cutoff=target.cutoff, known=self.proved)
         accuracy = min(target.accuracy, CLOSE_IN_TREE) if self.last else target.accuracy
         report = solver.run(Limits(slice_, accuracy), target.cutoff)
