@@ -191,6 +191,7 @@ class Recomputation(SpanOptions):
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
         self._chosen: dict[tuple[int, int, int, int], Array | None] = {}
+        self._choices: dict[tuple[int, int, int, int], tuple[int, ...] | None] = {}
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
 
     def points(self, start: int, end: int) -> OptionPoints:
@@ -345,6 +346,14 @@ class Recomputation(SpanOptions):
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; the first ones of layers with equal numbers."""
+        query = start, end, in_flight, spare
+        if query not in self._choices:
+            if len(self._choices) >= MOST_CHOSEN:
+                self._choices.clear()
+            self._choices[query] = self._choice(*query)
+        return self._choices[query]
+
+    def _choice(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         if self._crowd(start, end) or not self._curve(start, end).exact:
             layers_chosen = self._found(start, end, in_flight, spare)
             return None if layers_chosen is None else tuple(layers_chosen.tolist())

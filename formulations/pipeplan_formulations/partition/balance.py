@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 from pipeplan_formulations.partition.instance import ChainPartition
@@ -23,6 +23,8 @@ ACCURACY = 1e-3
 """Relative accuracy of the bisection."""
 ROUNDS = 2
 """Bisections, each with the round trip of the partition before."""
+NEAR, SPANS = 4, 128
+"""Starts of a stage on either side of one that is asked for, which are priced with it: in all about so many spans."""
 
 
 def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | None:
@@ -45,6 +47,7 @@ def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | N
                 high, found = middle, reached
         if found is None:
             break
+        least = max(least, low)  # a longer trip excludes more
         boundaries, stages.trip = found
         if not problem.feasible(boundaries):
             break
@@ -55,8 +58,8 @@ def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | N
     return best
 
 
-class _Ends(NamedTuple):
-    """A stage that begins at some layer, with each of its ends that fits: what it takes whatever the target is.
+class _Spans(NamedTuple):
+    """Spans of a stage that fit, by start and end: what it takes whatever the target is.
 
     ``before`` is the part of the way there and ``later`` that of the way back, with and without the trip's own;
     ``once`` comes at the end of a step, and ``beyond`` on top of the round trip.
@@ -74,12 +77,12 @@ class _Ends(NamedTuple):
 class _Stages:
     """Greedy choices of ends for the stages of a problem; ``trip`` is the R that the warm-up bound assumes.
 
-    A bisection meets most starts of a stage several times, so what is known of their ends is kept.
+    A bisection meets most starts of a stage several times, so what is known of its spans is kept.
     """
 
     problem: ChainPartition
     trip: int = 0
-    _known: dict[tuple[int, int], _Ends] = field(default_factory=dict)
+    _known: dict[tuple[int, int], tuple[_Spans, slice]] = field(default_factory=dict)
     _widest: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def furthest_ends(self, target: int, most: int) -> tuple[Boundaries, int] | None:
@@ -90,16 +93,17 @@ class _Stages:
                 return None
             key = s, start
             if self._widest.get(key, -1) < target:
-                self._known[key], self._widest[key] = self._ends(s, start, most), most
-            every = self._known[key]
+                self._learn(s, start, most)
+            every, own = self._known[key]
+            work, once = every.work[own], every.once[own]
             # Way back with the stage's own ending, and warm-up; V in a role of its own is left to the value.
-            fits = there + every.work + every.once <= target
-            fits &= head + every.work + (every.once if s == 0 else 0) <= target
-            fits &= self.trip + every.beyond <= target
+            fits = there + work + once <= target
+            fits &= head + work + (once if s == 0 else 0) <= target
+            fits &= self.trip + every.beyond[own] <= target
             chosen = np.flatnonzero(fits)
             if not len(chosen):
                 return None
-            e = int(chosen[-1])
+            e = own.start + int(chosen[-1])
             ending = int(every.once[e]) if s == 0 else 0
             there += int(every.way.forward[e])
             head += int(every.way.forward[e]) + int(every.way.backward[e]) + ending
@@ -108,42 +112,70 @@ class _Stages:
             boundaries.append(start)
         return tuple(boundaries), passed
 
-    def _ends(self, s: int, start: int, most: int) -> _Ends:
-        """The ends that work alone allows below ``most``, and memory, cuts and allowed layers."""
+    def _learn(self, s: int, start: int, most: int) -> None:
+        """Price the stage from this start and those near it, with the ends that work alone allows below ``most``.
+
+        A few dozen spans take hardly longer than those of one start.
+        """
+        last = self.problem.layers - (self.problem.stages - s)
+        by = min(NEAR, SPANS // int(self._many(s, np.array([start]), most).max(initial=1)))
+        near = range(max(start - by, s), min(start + by, last) + 1) if s else range(1)
+        starts = np.array([each for each in near if self._widest.get((s, each), -1) < most])
+        spans, edges = self._spans(s, starts, most)
+        for each, low, high in zip(starts.tolist(), edges, edges[1:], strict=False):
+            self._known[s, each], self._widest[s, each] = (spans, slice(low, high)), most
+
+    def _many(self, s: int, starts: Array, most: int) -> Array:
+        """Number of ends that work alone allows behind each start; one for the last stage."""
+        problem, behind_it = self.problem, self.problem.stages - 1 - s
+        if not behind_it:
+            return np.ones_like(starts)
+        busy = problem.prefix["forward"][s] + problem.prefix["backward"][s]
+        last = np.searchsorted(busy, busy[starts] + most // problem.through[s].stage, side="right") - 1
+        many: Array = np.maximum(np.minimum(last, problem.layers - behind_it) - starts, 0)
+        return many
+
+    def _spans(self, s: int, starts: Array, most: int) -> tuple[_Spans, list[int]]:
+        """The spans that work allows, and memory, cuts and allowed layers, and where those of each start begin."""
         problem, n, count = self.problem, self.problem.layers, self.problem.through[s]
         prefix, overlap, behind_it = problem.prefix, problem.overlap, problem.stages - 1 - s
-        busy = prefix["forward"][s] + prefix["backward"][s]
-        last = int(np.searchsorted(busy, busy[start] + most // count.stage, side="right")) - 1
-        b = np.arange(start + 1, min(last, n - behind_it) + 1) if behind_it else np.array([n])
-        again = problem.recomputing.quick_upper_bound(s, np.full(len(b), start), b)
+        # All ends of all starts in a row.
+        many = self._many(s, starts, most)
+        row = np.repeat(np.arange(len(starts)), many)
+        a = starts[row]
+        b = a + 1 + np.arange(len(a)) - (np.cumsum(many) - many)[row] if behind_it else np.full_like(a, n)
+        again = problem.recomputing.quick_upper_bound(s, a, b)
         fits = again < IMPOSSIBLE
         if problem.cuts is not None and behind_it:
             fits &= problem.cuts[b - 1]
         if problem.where is not None:
-            fits &= np.logical_and.accumulate(problem.where[s, start:])[b - start - 1]
-        b, again = b[fits], again[fits]
+            refused = sums_before(~problem.where[s])
+            fits &= refused[b] == refused[a]
+        row, a, b, again = row[fits], a[fits], b[fits], again[fits]
         # F, B with recomputation, E and sends for every end.
-        stage, a = np.array(s), np.array(start)
+        stage = np.array(s)
         forward, backward, update, weight = (
-            prefix[name][s, b] - prefix[name][s, start] for name in ("forward", "backward", "update", "weight")
+            prefix[name][s, b] - prefix[name][s, a] for name in ("forward", "backward", "update", "weight")
         )
         backward = backward + np.minimum(again, IMPOSSIBLE // (4 * problem.micro_batches))
         once = update + copies_update(problem, stage, a, b) + reductions(problem, stage, a, b) + count.stage * weight
-        out = problem.send[s, b - 1] if behind_it else np.zeros(len(b), np.int64)
+        out = problem.send[s, b - 1] if behind_it else np.zeros_like(b)
         returned = problem.send_back[s, b - 1] if behind_it else out
-        into = int(problem.send_back[s - 1, start - 1]) if s else 0
+        into = problem.send_back[s - 1, a - 1] if s else np.zeros_like(a)
         work = count.stage * load(overlap, forward, backward, out, into)
         # The way ahead, R and services.
         own = Times(forward, backward)
         way, passing, service = problem.roles(own, s, a, b)
         late = count.late * (service.forward + weight) + (count.stage - 1) * service.backward
         longer = problem.longer(own, passing)
+        beyond = late if longer is None else late + longer
         latency = int(problem.latency[s]) if behind_it else 0
         hops = [_hop(overlap, times, latency, out, into, returned) for times in (way, passing)]
-        return _Ends(b, work, once, late if longer is None else late + longer, *hops)
+        edges = np.searchsorted(row, np.arange(len(starts) + 1)).tolist()
+        return _Spans(b, work, once, beyond, *hops), edges
 
 
-def _hop(overlap: Overlap, times: Times, latency: int, out: Array, into: int, returned: Array) -> Times:
+def _hop(overlap: Overlap, times: Times, latency: int, out: Array, into: Array, returned: Array) -> Times:
     """p and q for the F and B of each end."""
     there = ahead(overlap, times.forward, latency, out)
     return Times(there, behind(overlap, times.backward, latency, into, returned))

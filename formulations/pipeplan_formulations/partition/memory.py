@@ -90,14 +90,16 @@ class SpanRecomputation:
         longer = np.zeros(len(boundaries) - 1, np.int64)
         if not self._any:
             return longer
-        edges = np.array(boundaries)
-        for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
-            query = self._query(s, edges[s : s + 1], edges[s + 1 : s + 2])
-            longer[s] = (
-                self._lower_bound(s, *query[:2])[0]
-                if optimistic
-                else self._options(s).chosen_time(*(int(each[0]) for each in query))
-            )
+        every, edges = np.arange(len(longer)), np.array(boundaries)
+        short = np.flatnonzero(self._short(every, edges[:-1], edges[1:]))
+        start, end = edges[short], edges[short + 1]
+        if optimistic:
+            for place, s in enumerate(short.tolist()):
+                longer[s] = self._lower_bound(s, start[place : place + 1], end[place : place + 1])[0]
+            return longer
+        queries = start, end, self._problem.in_flight[short], self._room.spare(short, start, end)
+        for s, *query in zip(short.tolist(), *(each.tolist() for each in queries), strict=True):
+            longer[s] = self._options(s).chosen_time(*query)
         return longer
 
     def lower_bounds(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
