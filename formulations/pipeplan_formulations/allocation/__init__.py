@@ -14,6 +14,7 @@ from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.tables import InFlightRule
 
 if TYPE_CHECKING:
+    from pipeplan_formulations.allocation.best_first.beam import promising
     from pipeplan_formulations.allocation.exact import Solver, solve
     from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
 
@@ -26,10 +27,16 @@ __all__ = [
     "Place",
     "Solver",
     "frontier",
+    "promising",
     "solve",
 ]
 
-_LATE = {"frontier": "suffix_bounds.suffix", "Solver": "exact", "solve": "exact"}
+_LATE = {
+    "frontier": "suffix_bounds.suffix",
+    "promising": "best_first.beam",
+    "Solver": "exact",
+    "solve": "exact",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -175,8 +175,13 @@ class AllocationTables(PassTables):
     @cached_property
     def cycles(self) -> bool:
         """True if cycles between stages apply: beside two trips, in problems that are not large."""
+        return self.trips_twice and self.for_cycles
+
+    @property
+    def for_cycles(self) -> bool:
+        """True if the problem is small enough for cycles between stages."""
         states = prod(int(units) + 1 for units in self.units)
-        return self.trips_twice and self.layers * states * len(self.widths) <= MOST_WITH_CYCLES
+        return self.layers * states * len(self.widths) <= MOST_WITH_CYCLES
 
     @property
     def endless(self) -> bool:

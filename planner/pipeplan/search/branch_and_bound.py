@@ -30,7 +30,7 @@ from pipeplan.baselines.deadline import OutOfTime, ending
 from pipeplan.core.cluster import Cluster
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate, small_enough
-from pipeplan.search.local_search import Improver
+from pipeplan.search.local_search import Hint, Improver
 from pipeplan.search.space.candidates import Candidate
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
@@ -218,6 +218,11 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         self.improve(evaluated, evaluated.value)
         if self.improver is not None and evaluated.candidate.laid is None:  # its moves are of stages with own devices
             self.improver.offer(evaluated)
+
+    def hint(self, hint: Hint) -> None:
+        """Tell the local search beside this search what may lead to better plans."""
+        if self.improver is not None:
+            self.improver.sends(hint)
 
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
         """Simulate a partition under the candidates that it fits and whose bounds lie below the incumbent.

@@ -3,6 +3,7 @@
 import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
 from pipeplan.search.local_search.moves import rising_modes
 from pipeplan.search.nodes import layouts
+from pipeplan.search.nodes.layout_hint import LayoutHint
 from pipeplan.search.result import Result
 from pipeplan.search.space import space as spaces
 from pipeplan.search.space.spaces import Spaces
@@ -154,7 +156,7 @@ def test_the_process_finds_better_plans_and_ends():
     spaces = Spaces(MODEL, CLUSTER, JOB)
     process, start = LocalSearchProcess(spaces, 0), worst_plan(spaces)
     try:
-        process.offer(start)
+        process.send(Message.of(start))
         found: list[EvaluatedPlan] = []
         deadline = time.monotonic() + 300
         while not found and time.monotonic() < deadline:
@@ -165,6 +167,77 @@ def test_the_process_finds_better_plans_and_ends():
     finally:
         process.close()
     assert process.ended
+
+
+def layout_hint(spaces: Spaces) -> LayoutHint:
+    """The unequal layout of the lowest level at micro-batches of one sample."""
+    layout = next(each for each in layouts.layouts(spaces.lowest, 16) if each.unequal)
+    return LayoutHint(*spaces.lowest.key, 1, layout)
+
+
+def test_a_layout_is_tried_once_and_gives_plans_that_are_better() -> None:
+    """Of several, the one that came last; what is known by then does not come again."""
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    search, start = LocalSearch(spaces), worst_plan(spaces)
+    search.add(start)
+    tried: list[str] = []
+    for name in ("first", "last", "first"):
+        search.consider(name, lambda _, name=name: tried.append(name) or ())
+    hint = layout_hint(spaces)
+    hint.give(search, spaces)
+    found = search.try_idea()
+    hint.give(search, spaces)
+    while search.has_ideas:
+        assert search.try_idea() is None
+    assert tried == ["first", "last"]
+    assert found is not None
+    assert found.value == search.least < start.value
+    assert spaces.outside(found) is None
+    assert found.value == makespan(found.schedule, found.pipeline)
+
+
+def test_a_layout_outside_the_space_is_no_idea() -> None:
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    search, other = LocalSearch(spaces), Spaces(MODEL, CLUSTER, replace(JOB, zero=(1,)))
+    layout_hint(other).give(search, Spaces(MODEL, CLUSTER, replace(JOB, zero=(0,))))
+    assert not search.has_ideas
+
+
+def test_the_process_tries_layouts_once_it_is_idle() -> None:
+    """It has no patience: beside the layout it climbs no longer than that took."""
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    process, start = LocalSearchProcess(spaces, 0, patience=0.0), worst_plan(spaces)
+    try:
+        process.send(layout_hint(spaces))
+        process.send(Message.of(start))
+        found: list[EvaluatedPlan] = []
+        deadline = time.monotonic() + 300
+        while not found and time.monotonic() < deadline:
+            found += process.found()
+            time.sleep(0.05)
+        assert found
+    finally:
+        process.close()
+
+
+class ToldError(Exception):
+    """A search had something to tell."""
+
+
+def test_a_search_tells_the_process_which_layouts_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are large and unequal."""
+    for module, name in ((spaces, "FEW"), (spaces, "PAIRS"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
+        monkeypatch.setattr(module, name, 0)
+
+    def sends(_: object, hint: LayoutHint) -> None:
+        assert hint.layout.unequal
+        raise ToldError
+
+    monkeypatch.setattr(improving.Improver, "offer", lambda *_: None)
+    monkeypatch.setattr(improving.Improver, "sends", sends)
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
+    with pytest.raises(ToldError):
+        pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING)
 
 
 def test_the_process_rests_once_nothing_was_better_for_long(monkeypatch):
@@ -204,7 +277,7 @@ def test_what_is_sent_is_pickled_before_the_search_goes_on(monkeypatch):
     monkeypatch.setattr(beside, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
     spaces = Spaces(MODEL, CLUSTER, JOB)
     process, start = LocalSearchProcess(spaces, 0), worst_plan(spaces)
-    process.offer(start)
+    process.send(Message.of(start))
     process.close()
     question, offered = map(pickle.loads, written[:2])
     assert question[1:3] == (CLUSTER, spaces.job)

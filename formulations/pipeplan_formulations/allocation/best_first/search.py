@@ -20,6 +20,7 @@ the same boundary, kind and usage is at least as good in every number of the lab
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -38,7 +39,7 @@ from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
-class _Prefix:
+class Prefix:
     """The first stages of an allocation, their label, and boundary, kind and (flat) usage of the next stage."""
 
     start: int
@@ -59,7 +60,7 @@ class _Prefix:
     backwards: LargestBackwards
     allowed: int
     place: Place | None
-    before: "_Prefix | None"
+    before: "Prefix | None"
 
     def stages(self) -> Allocation:
         """The stages in order."""
@@ -81,16 +82,12 @@ class BestFirst:
     ) -> None:
         self._problem, self._bracket, self._base, self._every = problem, bracket, base, every
         # Entries are (bound, −start, order of creation, prefix).
-        self._heap: list[tuple[int, int, int, _Prefix]] = []
+        self._heap: list[tuple[int, int, int, Prefix]] = []
         self._order, self._seen = count(), _Seen(len(problem.first), problem)
         self._opened = 0
-        self._last: _Prefix | None = None  # seen last: where the time was over then, it is opened once more
-        nothing = (0,) * len(problem.widths)
+        self._last: Prefix | None = None  # seen last: where the time was over then, it is opened once more
         self._rates = Rate.of(problem, bracket.horizon - 1, int(base.tables.whole_trip.min()))
-        for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
-            bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-            label = 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, (-IMPOSSIBLE,) * len(self._rates), (), 0
-            root = _Prefix(0, int(kind), int(usage), 0, *label, nothing, UNLIMITED, None, None)
+        for bound, root in roots(problem, base, len(self._rates)):
             heapq.heappush(self._heap, (bound, 0, next(self._order), root))
         # The least bound of complete prefixes of larger value: their recomputation or their cycles were only bounded.
         self._ceiling = IMPOSSIBLE
@@ -115,7 +112,7 @@ class BestFirst:
             bracket.raise_low(min(self._ceiling, bracket.horizon))
         return True
 
-    def _open(self, bound: int, prefix: _Prefix) -> list[tuple[int, _Prefix]]:
+    def _open(self, bound: int, prefix: Prefix) -> list[tuple[int, Prefix]]:
         """The extensions of a prefix that may be better than all; none of one that is complete, or no better."""
         bracket = self._bracket
         if prefix.place is not None and prefix.usage == 0:
@@ -126,15 +123,33 @@ class BestFirst:
         if not self._every and prefix is not self._last and self._seen.matched(prefix):
             return []
         self._last = prefix
-        return _extended(self._problem, self._base, prefix, bracket.horizon, self._rates, self._every)
+        return extended(self._problem, self._base, prefix, bracket.horizon, self._rates, self._every)
 
 
-def _extended(
-    problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high: int, rates: list[Rate], every: bool
-) -> list[tuple[int, _Prefix]]:
-    """The extensions of a prefix by one stage that may lead below ``high``, each with its bound."""
+def roots(problem: ChainAllocation, base: Relaxation, rates: int) -> Iterator[tuple[int, Prefix]]:
+    """Yield the empty prefixes of allocations with each kind of first stage and usage, with their bounds."""
+    nothing = (0,) * len(problem.widths)
+    for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
+        bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
+        label = 0, 0, 0, 0, 0, 0, 0, -IMPOSSIBLE, (-IMPOSSIBLE,) * rates, (), 0
+        yield bound, Prefix(0, int(kind), int(usage), 0, *label, nothing, UNLIMITED, None, None)
+
+
+def extended(
+    problem: ChainAllocation,
+    base: Relaxation,
+    prefix: Prefix,
+    high: int,
+    rates: list[Rate],
+    every: bool,
+    counts: int | None = None,
+) -> list[tuple[int, Prefix]]:
+    """The extensions of a prefix by one stage that may lead below ``high``, each with its bound.
+
+    ``counts``: of those that differ in in-flight counts alone, so many of least bound.
+    """
     key = prefix.start, prefix.kind, prefix.usage, prefix.position, prefix.allowed
-    choice = transitions(problem, base.grid, base.spans, *key)
+    choice = transitions(problem, base.grid, base.spans, base.tables.possible, *key)
     # Label of the prefix with each transition appended; E_0 is added with the first stage.
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     way = np.maximum(prefix.way + finish, prefix.head + finish + choice.own)
@@ -162,8 +177,12 @@ def _extended(
         open_ &= pace + choice.work + rate.takes * (choice.in_flight - 1) * choice.width <= 0
         own = choice.pace(problem, rate, start, choice.trip + trip, high)
         paces.append(np.maximum(pace, own) + choice.trip)
+    places = np.flatnonzero(open_)
+    if counts is not None:
+        places = places[np.lexsort((twice[places], bound[places]))]
+        places = places[_times_before(choice.end[places], choice.kind[places], choice.usage[places]) < counts]
     found = []
-    for j in np.flatnonzero(open_):
+    for j in places:
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
         turn = int(start[j]), int(choice.work[j]), place.width, int(choice.in_flight[j])
         turns = (*prefix.turns, turn) if every and turn[-1] < problem.share(place.width) else prefix.turns
@@ -172,9 +191,19 @@ def _extended(
     return found
 
 
+def _times_before(*keys: Array) -> Array:
+    """For each entry the number of entries before it whose keys are all the same."""
+    order = np.lexsort(keys)
+    new = np.any([np.diff(key[order], prepend=-1) != 0 for key in keys], axis=0)
+    places = np.arange(len(order))
+    times = np.empty_like(places)
+    times[order] = places - np.maximum.accumulate(np.where(new, places, 0))
+    return times
+
+
 def _child(
     problem: ChainAllocation,
-    prefix: _Prefix,
+    prefix: Prefix,
     choice: Transitions,
     j: int,
     head: Array,
@@ -186,9 +215,9 @@ def _child(
     paces: list[Array],
     turns: tuple[Turn, ...],
     place: Place,
-) -> _Prefix:
+) -> Prefix:
     """The prefix extended by transition j, with its label from the arrays of all transitions."""
-    return _Prefix(
+    return Prefix(
         int(choice.end[j]),
         int(choice.kind[j]),
         int(choice.usage[j]),
@@ -219,7 +248,7 @@ class _Seen:
         self._forced = forced  # positions from here on are equivalent: no stage there is forced to be first
         self._labels: dict[tuple[int, int, int, int], Array] = {}
 
-    def matched(self, prefix: _Prefix) -> bool:
+    def matched(self, prefix: Prefix) -> bool:
         """True if an earlier prefix is at least as good in every number; otherwise record this one."""
         key = prefix.start, prefix.kind, prefix.usage, min(prefix.position, self._forced)
         label = np.array(

@@ -129,6 +129,7 @@ def transitions(
     problem: ChainAllocation,
     grid: Grid,
     spans: Spans,
+    possible: NDArray[np.bool_],
     start: int,
     kind: int,
     usage: int,
@@ -137,7 +138,8 @@ def transitions(
 ) -> Transitions:
     """The stages that may begin at boundary ``start`` on a kind, as stage number ``position``, with this usage.
 
-    ``allowed`` is the largest excess that the stages before permit.
+    ``possible`` are the states that may follow, by kind, usage and boundary: shape (C, size, n + 1). ``allowed`` is the
+    largest excess that the stages before permit.
     """
     found = []
     for w, width in enumerate(problem.widths):
@@ -147,8 +149,11 @@ def transitions(
         behind = usage - int(grid.step(kind, width))
         last = int(spans.reach[kind][w][start])
         ends = np.arange(start + 1, last + 1)
-        ends = ends[ends == problem.layers] if behind == 0 else ends[ends < problem.layers]
+        kinds = [LAST] if behind == 0 else np.flatnonzero(possible[:, behind, ends].any(axis=1)).tolist()
+        ends = ends[possible[kinds, behind][:, ends].any(axis=0)] if behind else ends[ends == problem.layers]
         ends = ends[np.append(problem.cuts, True)[ends - 1]]
+        if not len(ends):
+            continue
         # Extra forward time by in-flight count (rows) and end (columns).
         least, most = int(grid.least_in_flight[w][usage]), int(grid.most_in_flight[w][usage])
         in_flight = np.arange(least, min(most, max(least, (int(grid.total[usage]) + allowed) // width)) + 1)
@@ -160,7 +165,6 @@ def transitions(
             useful[:-1] &= extra[1:] != extra[:-1]
         row, column = np.nonzero(useful)
         if len(row):
-            kinds = [LAST] if behind == 0 else range(problem.kinds)
             span = _Span(start, kind, usage, w, in_flight[row], ends[column], extra[row, column], allowed)
             found += [_before_kind(problem, grid, span, other, behind) for other in kinds]
     return Transitions(

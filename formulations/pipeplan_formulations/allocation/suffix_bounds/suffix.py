@@ -31,8 +31,11 @@ Usages are processed by their number of units, fewest first (see `passes`).
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.bounds import free_bounds
 from pipeplan_formulations.allocation.instance import ChainAllocation
@@ -88,6 +91,13 @@ class ProgrammeTables:
     def whole_trip(self) -> Array:
         """A of whole allocations."""
         return (self.with_largest or self.levels[-1])[-1 if self.with_largest else 0].trip[:, :, 0]
+
+    @cached_property
+    def possible(self) -> NDArray[np.bool_]:
+        """True for the states that may follow some stage, by kind, usage and boundary."""
+        every = chain(*self.levels, self.with_largest)
+        possible: NDArray[np.bool_] = np.logical_or.reduce([table.time < IMPOSSIBLE for table in every])
+        return possible
 
     def table(self, position: int, with_largest: bool) -> Table:
         """The table of stages at a position, or of suffixes that contain the stage with the largest backward."""

@@ -56,7 +56,7 @@ def follow(
     while start < problem.layers:
         position = len(stages)
         # Stages that may follow, and the delay e of each with the stages so far.
-        choice = transitions(problem, grid, spans, start, kind, usage, position, allowed)
+        choice = transitions(problem, grid, spans, tables.possible, start, kind, usage, position, allowed)
         each = choice.delays(problem, largest_forward, backwards)
         if ceiling is not None:
             choice, each = choice.only(choice.delay <= ceiling), each[choice.delay <= ceiling]

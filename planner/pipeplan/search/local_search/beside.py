@@ -2,12 +2,13 @@
 
 ::
 
-    search  ──▶ question, then every plan it simulates ──▶  process
-            ◀── better plans, as soon as they are found ──
+    search  ──▶ question, then every plan it simulates, and what it works on ──▶  process
+            ◀── better plans, as soon as they are found ──────────────────────
 
 Both directions are pickles in a pipe. The process ends when its input does: however the search ends, none is left over.
 It rests once it has found nothing for longer than it was given, and than all that it took before, until the search
-sends a better plan.
+sends a better plan. Half-way it begins with ideas about what the search works on, which take seconds each; as long as
+they took it climbs before the next one.
 """
 
 import math
@@ -16,12 +17,13 @@ import pickle
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO
+from typing import IO, Any
 
 from pipeplan.core.collector import collect_seldom
 from pipeplan.core.splits import Splitting
@@ -32,16 +34,28 @@ from pipeplan.search.space.in_flight import FREE, free_family
 from pipeplan.search.space.outside import unasked
 from pipeplan.search.space.spaces import Spaces
 
+IDEAS = 0.5
+"""Share of the way to a rest behind which ideas are tried."""
 COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 
 @dataclass(frozen=True)
-class Message:
-    """A plan without its costs: level of ZeRO, slices, devices of each stage, micro-batch size, the rest, the value."""
+class Hint(ABC):
+    """What the process is sent to start from, in the space of a split, a level of ZeRO and a number of slices."""
 
     split: Splitting | None
     zero: int
     slices: int
+
+    @abstractmethod
+    def give(self, search: LocalSearch, spaces: Spaces) -> None:
+        """Hand it to the local search; what is in none of its spaces is left out."""
+
+
+@dataclass(frozen=True)
+class Message(Hint):
+    """A plan without its costs: devices of each stage, micro-batch size, the rest, the value."""
+
     devices: tuple[tuple[int, ...], ...]
     size: int
     family: str
@@ -80,6 +94,12 @@ class Message:
                 return EvaluatedPlan(space.cluster, candidate, self.boundaries, self.value) if fits else None
         return None
 
+    def give(self, search: LocalSearch, spaces: Spaces) -> None:
+        """Climb from the plan."""
+        plan = self.plan(spaces)
+        if plan is not None:
+            search.add(plan)
+
 
 class LocalSearchProcess:
     """A running process. Where none can be started, nothing is ever found.
@@ -106,13 +126,13 @@ class LocalSearchProcess:
             Thread(target=self._write, daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
-    def knows(self, plan: EvaluatedPlan) -> bool:
-        """Whether the teams of a plan were open when the process began."""
-        return plan.candidate.chain.split is None or len(self._spaces.questions) == self._known
+    def knows(self, hint: Hint) -> bool:
+        """Whether the teams of a hint were open when the process began."""
+        return hint.split is None or len(self._spaces.questions) == self._known
 
-    def offer(self, plan: EvaluatedPlan) -> None:
-        """Send a plan to start from."""
-        self._out.put(pickle.dumps(Message.of(plan)))
+    def send(self, hint: Hint) -> None:
+        """Send what to start from."""
+        self._out.put(pickle.dumps(hint))
 
     def found(self) -> Iterator[EvaluatedPlan]:
         """Yield the plans found since the last call."""
@@ -156,7 +176,7 @@ def main() -> None:
     model, cluster, job, questions, seed, patience = pickle.load(pipe)
     spaces = Spaces(model, cluster, job, questions=questions)
     search = LocalSearch(spaces, seed)
-    given: SimpleQueue[Message] = SimpleQueue()
+    given: SimpleQueue[Hint] = SimpleQueue()
 
     def read() -> None:
         for message in _messages(pipe):
@@ -164,13 +184,17 @@ def main() -> None:
         os._exit(0)
 
     Thread(target=read, daemon=True).start()
-    rest = Rest(patience)
+    rest, owed = Rest(patience), 0.0
     while True:
-        while not search.ready or rest.due(search.least) or not given.empty():
-            plan = given.get().plan(spaces)
-            if plan is not None:
-                search.add(plan)
-        better = search.improve()
+        while not search.ready or not given.empty() or (rest.due(search.least) and not search.has_ideas):
+            given.get().give(search, spaces)
+        began = time.process_time()
+        if search.has_ideas and rest.due(search.least, 1.0 if owed > 0 else IDEAS):
+            better = search.try_idea()
+            owed += time.process_time() - began
+        else:
+            better = search.improve()
+            owed -= min(time.process_time() - began, owed)
         if better is not None:
             pickle.dump(Message.of(better), out)
             out.flush()
@@ -183,15 +207,15 @@ class Rest:
         self._patience, self._least = patience, math.inf
         self._began = self._last = time.process_time()
 
-    def due(self, least: float) -> bool:
-        """Whether to rest now, with a best plan of this value."""
+    def due(self, least: float, share: float = 1.0) -> bool:
+        """Whether to rest now, with a best plan of this value, or whether that share of the way is gone."""
         now = time.process_time()
         if least < self._least:
             self._least, self._last = least, now
-        return now - self._last > max(self._patience, self._last - self._began)
+        return now - self._last > share * max(self._patience, self._last - self._began)
 
 
-def _messages(pipe: IO[bytes]) -> Iterator[Message]:
+def _messages(pipe: IO[bytes]) -> Iterator[Any]:
     """Yield the messages of a pipe until it ends."""
     with suppress(EOFError, OSError, pickle.UnpicklingError):
         while True:

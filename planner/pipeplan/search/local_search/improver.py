@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pipeplan.baselines.deadline import ending
 from pipeplan.search.evaluate import EvaluatedPlan, actions
-from pipeplan.search.local_search.beside import LocalSearchProcess
+from pipeplan.search.local_search.beside import Hint, LocalSearchProcess, Message
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.spaces import Spaces
 
@@ -31,7 +31,7 @@ class Improver:
         self._spaces, self._seed, self._limit, self._beside = spaces, seed, limit, beside
         self._search = LocalSearch(spaces, seed)
         self._process: LocalSearchProcess | None = None
-        self._offered: list[EvaluatedPlan] = []
+        self._hints: list[Hint] = []
         self._best: EvaluatedPlan | None = None
         self._new = False
         self._began = time.monotonic()
@@ -39,20 +39,26 @@ class Improver:
 
     def offer(self, plan: EvaluatedPlan) -> None:
         """Start from this plan too."""
-        if self._beside:
-            self._offered.append(plan)
-        if self._process is not None and self._process.knows(plan):
-            self._process.offer(plan)
+        if self.sends(Message.of(plan)):
             return
         self._search.add(plan)
         if self._best is None or plan.value < self._best.value:
             self._best, self._new = plan, True
 
+    def sends(self, hint: Hint) -> bool:
+        """Send a hint to the process, now or when it begins; True if it knows it now."""
+        if self._beside:
+            self._hints.append(hint)
+        if self._process is None or not self._process.knows(hint):
+            return False
+        self._process.send(hint)
+        return True
+
     def better(self, deadline: float) -> Iterator[EvaluatedPlan]:
         """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
         if self._best is None:
             return
-        if self._process is not None and not all(map(self._process.knows, self._offered[-1:])):
+        if self._process is not None and not all(map(self._process.knows, self._hints[-1:])):
             self._process.close()  # teams were opened since it began
             self._process = None
         if self._process is not None and self._process.ended:  # killed, or without what this call plugged in
@@ -64,8 +70,8 @@ class Improver:
             yield from self._within(deadline)
         if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
             self._process = LocalSearchProcess(self._spaces, self._seed + 1, PATIENCE * self._limit)
-            for plan in self._offered:
-                self._process.offer(plan)
+            for hint in self._hints:
+                self._process.send(hint)
         self._new = False
 
     def _within(self, deadline: float) -> Iterator[EvaluatedPlan]:

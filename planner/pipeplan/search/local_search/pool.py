@@ -8,7 +8,7 @@ Other groups need other boundaries and in-flight counts before one can tell whet
 starts from a balanced partition, and begins a climb of its own. The most promising climb continues.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
@@ -51,6 +51,9 @@ MOST_SEEN = 2**16
 Key = tuple[tuple[tuple[int, ...], ...], int, Splitting | None, int, int]
 Groups = tuple[Space, Placement, int]
 """Device groups of a space, and a micro-batch size."""
+Start = tuple[Space, Candidate, Boundaries]
+Idea = Callable[[int], Iterable[Start]]
+"""Where to start from to find plans that are better than a value."""
 
 
 @dataclass
@@ -106,6 +109,8 @@ class LocalSearch:
         self._spaces = spaces
         self._moves: dict[tuple[Splitting | None, int, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
+        self._ideas: dict[Hashable, Idea] = {}
+        self._tried: set[Hashable] = set()
         self._regrouped: set[tuple[object, ...]] = set()
         self._even: dict[tuple[Splitting | None, int], list[_Even]] = {}
         self._near = False
@@ -120,7 +125,11 @@ class LocalSearch:
     @property
     def least(self) -> int:
         """The value of the best plan."""
-        return min(each.best.value for each in self._climbs.values())
+        return self._best.value
+
+    @property
+    def _best(self) -> EvaluatedPlan:
+        return min((each.best for each in self._climbs.values()), key=lambda plan: plan.value)
 
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
@@ -137,6 +146,29 @@ class LocalSearch:
             near = moves.near(placement) if known is None else known.near
             self._climbs[key] = climb = _Climb(plan, plan, placement, moves, near)
             climb.restart()
+
+    @property
+    def has_ideas(self) -> bool:
+        """True if there are ideas that were not tried yet."""
+        return bool(self._ideas)
+
+    def consider(self, key: Hashable, idea: Idea) -> None:
+        """Keep an idea to be tried before those that are known, unless it was tried."""
+        self._ideas.pop(key, None)
+        if key not in self._tried:
+            self._ideas[key] = idea
+
+    def try_idea(self) -> EvaluatedPlan | None:
+        """Begin climbs from the idea that came last; return a plan that is better than all before."""
+        before = self.least
+        key, idea = self._ideas.popitem()
+        self._tried.add(key)
+        for start in idea(before):
+            plan = _judged(*start, int(PROMISING * before), self.least)
+            if plan is not None:
+                self.add(plan)
+        best = self._best
+        return best if best.value < before else None
 
     def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
         """Continue the most promising climb, and try other groups; return a plan that is better than all before.
@@ -160,7 +192,7 @@ class LocalSearch:
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
         if climb.idle and climb.idle % RESTART == 0:
             climb.restart()
-        best = min(self._climbs.values(), key=lambda each: each.best.value).best
+        best = self._best
         return best if best.value < before else None
 
     def _try(self, climb: _Climb) -> None:

@@ -25,6 +25,7 @@ from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, T
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import submit
+from pipeplan.search.nodes.layout_hint import LayoutHint
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import Modes, most_stages
@@ -216,6 +217,7 @@ class AggregateNode(Node):
             return Step.split(list(self._below()))
         target = self._target(search)
         before = self.proved
+        self.hint(search, problem)
         report = self._solve(problem, target, slice_)
         if not self.learn(report):
             return Step.nothing()
@@ -250,6 +252,12 @@ class AggregateNode(Node):
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
+
+    def hint(self, search: PlanSearch, problem: ChainAllocation) -> None:
+        """Tell the local search that the search works on this layout, of stages with any numbers of replicas."""
+        open_ = self.layout.unequal and not self.layout.pooled and not self.last
+        if open_ and self.alternating and problem.for_cycles and self.targets is not None:
+            search.hint(LayoutHint(*self.space.key, self.size, self.layout))
 
     def _solve(self, problem: ChainAllocation, target: Target, slice_: float) -> Report[Allocation]:
         """Solve for a target, or go on with it where its solver has begun."""

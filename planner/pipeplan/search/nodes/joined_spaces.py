@@ -27,7 +27,7 @@ AIMS = (0.2, 0.15, 0.1, 0.0)
 """Shares below the best plan to which the bound is raised in turn: much better plans are soon excluded. Before that it
 is tried whether all better ones are, of teams whose bound is nearer than the first."""
 A_FEW = 8
-"""Most nodes that are opened together behind a close bound."""
+"""Most nodes that are opened together behind a close bound, and of which the local search is told."""
 
 
 def joined(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -98,6 +98,8 @@ class JoinedSpacesNode(Node):
             for node, problem in self.members
         ]
         self.members = tuple(members)
+        for node, problem in members if len(members) <= A_FEW else ():
+            node.hint(search, problem)
         whole = together([problem for _, problem in members])
         clock = Clock(Limits(min(search.left, self.slice)))
         programme, most, before = FurthestEnd(whole, clock), search.cutoff, self.bound
