@@ -41,7 +41,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         problem = space.problems[key]
     else:
         problem = _problem(space, size, layout, alternating)
-    problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))
+    if last:
+        problem = replace(problem, last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last))
     return with_certain_copies(space, problem, layout)
 
 
@@ -107,7 +108,8 @@ def _problem(
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
-    least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
+    known = None if job.level >= SHARDED else space.least_tables.get(layout)
+    least = space.least_tables[layout] = LeastTables.of(prices, [each.kind for each in classes], size, rings, known)
     hops = _SendTables(space, layout, size)
     phases = not alternating and space.phased
 

@@ -1,7 +1,7 @@
 """The least of what depends on where a stage's replicas lie: rings, links to neighbours, and tables of their times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,17 +58,32 @@ class LeastTables:
 
     @classmethod
     def of(
-        cls, prices: Prices, kinds: Sequence[DeviceKind], size: int, rings: Sequence[Sequence[Sequence[Collective]]]
+        cls,
+        prices: Prices,
+        kinds: Sequence[DeviceKind],
+        size: int,
+        rings: Sequence[Sequence[Sequence[Collective]]],
+        like: "LeastTables | None" = None,
     ) -> "LeastTables":
-        """The least over ``rings[k][w]``, which all have as many replicas, at a micro-batch size."""
+        """The least over ``rings[k][w]``, which all have as many replicas, at a micro-batch size.
+
+        ``like``: the tables of the same rings at another size, of which most is the same.
+        """
         sync, rows = prices.sync, list(zip(kinds, rings, strict=True))
+        update = np.stack([[sync.least_update(kind, size, among) for among in row] for kind, row in rows])
+        if like is not None and not like.gather.any():
+            return replace(like, update=update)
         gathers = [[sync.least_gathers(kind, size, among) for among in row] for kind, row in rows]
+        gather = np.stack([[gather for gather, _ in row] for row in gathers])
+        gather_hides = np.stack([[hides for _, hides in row] for row in gathers])
+        if like is not None:
+            return replace(like, update=update, gather=gather, gather_hides=gather_hides)
         return cls(
-            update=np.stack([[sync.least_update(kind, size, among) for among in row] for kind, row in rows]),
+            update=update,
             reduce=np.stack([[sync.least_reduce(kind, among) for among in row] for kind, row in rows]),
             reduce_base=np.array([[min(map(sync.reduce_base, among)) for among in row] for row in rings], np.int64),
-            gather=np.stack([[gather for gather, _ in row] for row in gathers]),
+            gather=gather,
             gather_base=np.array([[min(map(sync.gather_base, among)) for among in row] for row in rings], np.int64),
-            gather_hides=np.stack([[hides for _, hides in row] for row in gathers]),
+            gather_hides=gather_hides,
             resident=np.stack([[prices.kept.resident(kind, among[0].replicas) for among in row] for kind, row in rows]),
         )

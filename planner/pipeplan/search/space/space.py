@@ -32,6 +32,7 @@ from pipeplan.search.space.device_groups import (
     even_widths,
 )
 from pipeplan.search.space.in_flight import FREE, between
+from pipeplan.search.space.least import LeastTables
 from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.pins import Pins
 from pipeplan.search.space.placing import Placing
@@ -80,6 +81,8 @@ class Space:
         Whether some of the named families have split backwards.
     problems : dict
         Allocation problems, kept by those who make them.
+    least_tables : dict
+        The least times of sums and gathers of each layout, for the micro-batch size that was asked for last.
 
     Raises
     ------
@@ -137,6 +140,7 @@ class Space:
             self.free, self.families = False, tuple(each.on_devices(model.rounds) for each in own if each.name in named)
         self.splits = any(each.splits for each in self.families)
         self.problems: dict[Any, ChainAllocation] = {}
+        self.least_tables: dict[Any, LeastTables] = {}
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             if job.batch // count not in sizes:
