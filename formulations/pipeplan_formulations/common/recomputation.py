@@ -190,8 +190,7 @@ class Recomputation(SpanOptions):
         nothing = np.zeros(1, np.int64)
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
-        self._chosen: dict[tuple[int, int, int, int], Array | None] = {}
-        self._choices: dict[tuple[int, int, int, int], tuple[int, ...] | None] = {}
+        self._chosen: dict[tuple[int, int, int, int], tuple[int, ...] | None] = {}
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
 
     def points(self, start: int, end: int) -> OptionPoints:
@@ -203,9 +202,8 @@ class Recomputation(SpanOptions):
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """As in `SpanOptions`; bound and cost are equal unless the list was thinned out, or there is none."""
         if self._crowd(start, end):
-            found = [self._found(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
-            costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
-            cost = np.array(costs, np.int64)
+            each = zip(in_flight.tolist(), spare.tolist(), strict=True)
+            cost = np.array([self.chosen_time(start, end, k, room) for k, room in each], np.int64)
             return np.minimum(self.quick_lower_bound(start, end, in_flight, spare), cost), cost
         curve = self._curve(start, end)
         cost, _ = self.points(start, end).cheapest(in_flight, spare)
@@ -237,15 +235,10 @@ class Recomputation(SpanOptions):
 
     def _found(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
         """The layers of a choice that fits, without a list; None if none does."""
-        query = start, end, in_flight, spare
-        if query not in self._chosen:
-            if len(self._chosen) >= MOST_CHOSEN:
-                self._chosen.clear()
-            places = start + np.flatnonzero(self._savings[start:end])
-            cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
-            chosen, _ = least_choice(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
-            self._chosen[query] = None if chosen is None else np.sort(places[chosen])
-        return self._chosen[query]
+        places = start + np.flatnonzero(self._savings[start:end])
+        cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
+        chosen, _ = least_choice(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
+        return None if chosen is None else np.sort(places[chosen])
 
     def content(self, start: int, end: int) -> tuple[int, int]:
         """A number of the span's list, and the span's largest workspace."""
@@ -347,11 +340,11 @@ class Recomputation(SpanOptions):
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; the first ones of layers with equal numbers."""
         query = start, end, in_flight, spare
-        if query not in self._choices:
-            if len(self._choices) >= MOST_CHOSEN:
-                self._choices.clear()
-            self._choices[query] = self._choice(*query)
-        return self._choices[query]
+        if query not in self._chosen:
+            if len(self._chosen) >= MOST_CHOSEN:
+                self._chosen.clear()
+            self._chosen[query] = self._choice(*query)
+        return self._chosen[query]
 
     def _choice(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         if self._crowd(start, end) or not self._curve(start, end).exact:

@@ -131,6 +131,10 @@ class LocalSearch:
     def _best(self) -> EvaluatedPlan:
         return min((each.best for each in self._climbs.values()), key=lambda plan: plan.value)
 
+    def _better(self, value: int) -> EvaluatedPlan | None:
+        """The best plan, if it is better than a value."""
+        return self._best if self._best.value < value else None
+
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
         priced, space = plan.candidate.chain, self._spaces.of(plan.candidate)
@@ -167,8 +171,7 @@ class LocalSearch:
             plan = _judged(*start, int(PROMISING * before), self.least)
             if plan is not None:
                 self.add(plan)
-        best = self._best
-        return best if best.value < before else None
+        return self._better(before)
 
     def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
         """Continue the most promising climb, and try other groups; return a plan that is better than all before.
@@ -192,8 +195,7 @@ class LocalSearch:
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
         if climb.idle and climb.idle % RESTART == 0:
             climb.restart()
-        best = self._best
-        return best if best.value < before else None
+        return self._better(before)
 
     def _try(self, climb: _Climb) -> None:
         """One neighbour on the same groups."""

@@ -1,4 +1,4 @@
-"""What an aggregate node tells the local search: the layout that it works on, in which a beam finds other plans."""
+"""Hints from aggregate nodes to the local search: the layout that one works on, in which a beam finds other plans."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
