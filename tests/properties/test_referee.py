@@ -20,7 +20,7 @@ from referee.shrink import shrink
 from referee.verdict import judge
 
 OWN = Path(referee.__file__).parent
-OUTSIDE = {"bridge.py", "collectives.py", "placed.py", "__main__.py"}
+OUTSIDE = {"beside.py", "bridge.py", "collectives.py", "placed.py", "__main__.py"}
 """What stands between the referee and the project, and may import both."""
 
 
@@ -61,6 +61,7 @@ def test_every_sort_of_question_is_drawn() -> None:
     asked = [document["solve"] for document in documents]
     assert {each["backend"] for each in asked} == {"cpsat", "cbc", "exact"}
     assert {each["gap"] for each in asked} == {0.0, 0.1}
+    assert {each["workers"] for each in asked} == {1, 2}
     assert SHORT in {each["time_limit"] for each in asked}
     clusters = [document["cluster"] for document in documents]
     assert {len(cluster["nodes"]) for cluster in clusters} == {1, 2, 3, 4}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from pipeplan.search.graph.node import GraphNode
 from pipeplan.search.nodes import layouts, least_ways
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
+from pipeplan.search.nodes.beside import Batch
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
 from pipeplan.search.nodes.joined_spaces import JoinedSpacesNode
 from pipeplan.search.nodes.least_ways import RoundsNode
@@ -25,6 +27,7 @@ from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.partition import listing
+from referee.beside import AT_ONCE
 from referee.bridge import ask
 from referee.operators import in_equal_teams
 from referee.questions import question
@@ -129,6 +132,12 @@ def loops_of_teams(document: dict[str, Any]) -> None:
     loops(document)
 
 
+def beside(change: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> None:
+    """As changed, by two workers."""
+    change(document)
+    document["solve"]["workers"] = 2
+
+
 def every_width(_per_node: int, most: int) -> list[int]:
     """As `even_widths`, with no number of replicas left out."""
     return [*range(1, most + 1)]
@@ -149,7 +158,7 @@ REGIMES = {
         suits=free,
         first=170,
     ),
-    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free, first=317),
+    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free, first=65),
     "joined spaces": Regime(
         JoinedSpacesNode,
         "advance",
@@ -240,6 +249,17 @@ REGIMES = {
     ),
     "graph": Regime(GraphNode, "advance", suits=lambda own: not step(own), first=282),
     "any order": Regime(AnyOrderNode, "advance", suits=lambda own: "any" in own["job"].get("schedules", ())),
+}
+REGIMES |= {
+    f"{name}, some beside": replace(
+        REGIMES[name],
+        owner=Batch,
+        name="answer",
+        thresholds=(*REGIMES[name].thresholds, *AT_ONCE),
+        when=lambda _, answer: answer is not None,
+        change=partial(beside, REGIMES[name].change),
+    )
+    for name in ("joined spaces", "large joined spaces", "rows of many teams")
 }
 REGIMES |= {
     f"{name}, late gradients": replace(REGIMES[name], change=late)

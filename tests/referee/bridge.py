@@ -1,6 +1,6 @@
 """Between plain documents and the planner: asks it a question and writes its answer down as plain data.
 
-This file, `collectives`, `placed` and `__main__` are the only ones here that import the project.
+This file, `beside`, `collectives`, `placed` and `__main__` are the only ones here that import the project.
 """
 
 import traceback
@@ -27,6 +27,7 @@ from pipeplan.solve import solve
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 
+from .beside import AT_ONCE
 from .collectives import Halving, Tree
 from .documents import Document
 
@@ -131,7 +132,10 @@ def _covers(whole: tuple[int, Split], some: tuple[int, Split]) -> bool:
 def _asked(document: Document) -> Document:
     try:
         model, cluster, job = objects(document)
-        return as_document(solve(model, cluster, job=job, **document["solve"]))
+        with ExitStack() as changes:
+            for owner, name, value in AT_ONCE:
+                changes.enter_context(patch.object(owner, name, value))
+            return as_document(solve(model, cluster, job=job, **document["solve"]))
     except InputError as error:
         return {"outcome": "refused", "text": str(error)}
     except InfeasibleError as error:

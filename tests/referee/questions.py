@@ -38,6 +38,8 @@ NAMED = 0.2
 """Of those about teams, the share of those that name a strategy."""
 USUAL = 0.2
 """Of those about teams, the share of those that name no sizes, which have the usual ones then."""
+BESIDE = 0.3
+"""Of those about teams, the share of those that two workers search."""
 RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens", "whole weights")
 """What is drawn by itself."""
 
@@ -148,6 +150,8 @@ def question(seed: int, large: bool = False) -> Document:
         for link in [*(node["link"] for node in cluster["nodes"]), *network]:
             if _often(sums, 0.6):
                 link["collective"] = sums.choice(("halving", "tree"))
+    if "teams" in job and _often(Random(f"workers {'large' if large else 'small'} {seed}"), BESIDE):
+        document["solve"]["workers"] = 2
     if "teams" in job and _often(Random(f"usual teams {'large' if large else 'small'} {seed}"), USUAL):
         without_sizes(document)
     return document

@@ -20,17 +20,17 @@ import heapq
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 from pipeplan.baselines.deadline import OutOfTime, ending
 from pipeplan.core.cluster import Cluster
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate, small_enough
-from pipeplan.search.local_search import Hint, Improver
+from pipeplan.search.local_search import Improver, Sent
 from pipeplan.search.space.candidates import Candidate
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
@@ -60,6 +60,19 @@ class Turn(Enum):
     LATE = auto()  # set aside until `PlanSearch.resume`
 
 
+class Helper(Protocol):
+    """What advances nodes of a search elsewhere; ``away`` are those."""
+
+    away: list["Node"]
+
+    @property
+    def bound(self) -> int:
+        """The least of their bounds."""
+
+    def exchange(self, search: "PlanSearch") -> None:
+        """Give the search the nodes that came back, and take others."""
+
+
 class Node(ABC):
     """A set of plans that may still hold the best one. ``bound`` is in nanoseconds."""
 
@@ -84,6 +97,11 @@ class Node(ABC):
     def parts(self) -> tuple[str, ...]:
         """Names of the parts of the space that the node alone bounds, if answers report their bounds by themselves."""
         return ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the process beside the search may advance it (`search.nodes.beside`)."""
+        return False
 
     @property
     def joins(self) -> bool:
@@ -125,6 +143,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     pace : Pace
     improver : Improver or None
         The local search around the plans found.
+    helper : Helper or None
+        Advances nodes beside this search.
     unaffordable : float or None
         Least seconds of a plan that was skipped for lack of time to simulate and check it.
     unopened : int or None
@@ -140,6 +160,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     outside: Callable[[EvaluatedPlan], str | None] = lambda _: None
     pace: Pace = field(default_factory=Pace)
     improver: Improver | None = None
+    helper: Helper | None = None
     unaffordable: float | None = None
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
@@ -158,7 +179,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     @property
     def open(self) -> int:
         """Number of open nodes, without deferred ones."""
-        return len(self._heap) + len(self._early)
+        return len(self._heap) + len(self._early) + (0 if self.helper is None else len(self.helper.away))
 
     @property
     def rest(self) -> float:
@@ -219,7 +240,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         if self.improver is not None and evaluated.candidate.laid is None:  # its moves are of stages with own devices
             self.improver.offer(evaluated)
 
-    def hint(self, hint: Hint) -> None:
+    def hint(self, hint: Sent) -> None:
         """Tell the local search beside this search what may lead to better plans."""
         if self.improver is not None:
             self.improver.sends(hint)
@@ -290,6 +311,39 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         finally:
             self._reserve = 0.0
 
+    def step(self) -> None:
+        """Advance the next node, if not all are with the helper."""
+        if self.helper is not None:
+            self.helper.exchange(self)
+        if self._heap or self._early:
+            super().step()
+
+    def to_share(self, most: int) -> list[Node]:
+        """Take every second one of the first nodes that may be advanced elsewhere, at most so many; the least stays."""
+        first = [heapq.heappop(self._heap) for _ in range(min(3 * most, len(self._heap)))]
+        taken = [entry for entry in first if entry[-1].shared and not self.fathoms(entry[0])][1::2][:most]
+        for entry in first:
+            if not any(entry is other for other in taken):
+                heapq.heappush(self._heap, entry)
+        return [entry[-1] for entry in taken]
+
+    @property
+    def least_open(self) -> int | None:
+        """The least bound of nodes that are open here; None if none are."""
+        return min([*(entry[0] for entry in self._heap[:1]), *self._least_early], default=None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether late nodes are set aside."""
+        return self._late
+
+    def leave(self, bound: int | None, parts: Mapping[str, int]) -> None:
+        """Note the least bound of nodes that were closed elsewhere, if some were, and bounds of parts."""
+        if bound is not None:
+            self._leave(bound)
+        for name, own in parts.items():
+            self.parts[name] = max(own, self.parts.get(name, 0))
+
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node; one that the time limit ends keeps its bound."""
         began = self.spent
@@ -332,6 +386,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         yield from super()._bounds()
         yield from [] if self.unopened is None else [self.unopened]
         yield from self._least_early
+        yield from [self.helper.bound] if self.helper is not None and self.helper.away else []
         yield from [] if self._least_deferred is None else [self._least_deferred]
 
     @property

@@ -79,8 +79,9 @@ def solve(
     backend : {'cpsat', 'cbc', 'exact'}
         Solver of the partition problems.
     workers : int
-        Threads of the solver. With two or more, and where plans are too many to list, a local search runs in a process
-        of its own beside the proof. With one, equal questions that are decided within the time have equal answers.
+        Threads of the solver. With two or more, and where plans are too many to list, a process of its own searches
+        locally and, where there are teams, takes part in the proof. With one, equal questions that are decided within
+        the time have equal answers.
     seed : int
         For random choices of solvers and of the local search.
     robust : Robust, float or str, optional

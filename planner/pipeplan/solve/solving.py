@@ -220,6 +220,10 @@ class Solving:
         if any(map(searches_locally, self.hopeful)):
             limits = self.means.limits
             search.improver = Improver(self.spaces, limits.seed, limits.time, beside=limits.workers > 1)
+            if limits.workers > 1 and self.spaces.openings:
+                from pipeplan.search.nodes.beside import Shared
+
+                search.helper = Shared(search.improver, self.spaces)
         self._large = any(space.large for space in self.hopeful)  # plans of heuristics come late and improve little
         for_rounds = FOR_ROUNDS * (bool(self.spaces.folded) and not self._many)
         for_others = whole * max(FOR_MIXES * bool(self.spaces.mixed), for_rounds)

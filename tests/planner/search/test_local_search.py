@@ -21,9 +21,9 @@ from pipeplan.io.load import load_cluster, load_model
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import SLACK, PlanSearch
 from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
-from pipeplan.search.local_search import LocalSearch, beside, pool
+from pipeplan.search.local_search import LocalSearch, Workplace, beside, pool
 from pipeplan.search.local_search import improver as improving
-from pipeplan.search.local_search.beside import LocalSearchProcess, Message
+from pipeplan.search.local_search.beside import Message, ProcessBeside
 from pipeplan.search.local_search.moves import rising_modes
 from pipeplan.search.nodes import layouts
 from pipeplan.search.nodes.layout_hint import LayoutHint
@@ -147,14 +147,14 @@ def test_a_message_brings_back_the_same_plan():
 
 
 def test_a_message_outside_the_space_is_no_plan():
-    message = Message(None, 0, 1, ((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10), 0)
+    message = Message(None, 0, 1, None, ((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10), 0)
     assert message.plan(Spaces(MODEL, CLUSTER, JOB)) is not None
     assert message.plan(Spaces(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", depths=(3,)))) is None
 
 
 def test_the_process_finds_better_plans_and_ends():
     spaces = Spaces(MODEL, CLUSTER, JOB)
-    process, start = LocalSearchProcess(spaces, 0), worst_plan(spaces)
+    process, start = ProcessBeside(spaces, 0), worst_plan(spaces)
     try:
         process.send(Message.of(start))
         found: list[EvaluatedPlan] = []
@@ -184,9 +184,9 @@ def test_a_layout_is_tried_once_and_gives_plans_that_are_better() -> None:
     for name in ("first", "last", "first"):
         search.consider(name, lambda _, name=name: tried.append(name) or ())
     hint = layout_hint(spaces)
-    hint.give(search, spaces)
+    hint.give(Workplace(spaces, search))
     found = search.try_idea()
-    hint.give(search, spaces)
+    hint.give(Workplace(spaces, search))
     while search.has_ideas:
         assert search.try_idea() is None
     assert tried == ["first", "last"]
@@ -199,14 +199,14 @@ def test_a_layout_is_tried_once_and_gives_plans_that_are_better() -> None:
 def test_a_layout_outside_the_space_is_no_idea() -> None:
     spaces = Spaces(MODEL, CLUSTER, JOB)
     search, other = LocalSearch(spaces), Spaces(MODEL, CLUSTER, replace(JOB, zero=(1,)))
-    layout_hint(other).give(search, Spaces(MODEL, CLUSTER, replace(JOB, zero=(0,))))
+    layout_hint(other).give(Workplace(Spaces(MODEL, CLUSTER, replace(JOB, zero=(0,))), search))
     assert not search.has_ideas
 
 
 def test_the_process_tries_layouts_once_it_is_idle() -> None:
     """It has no patience: beside the layout it climbs no longer than that took."""
     spaces = Spaces(MODEL, CLUSTER, JOB)
-    process, start = LocalSearchProcess(spaces, 0, patience=0.0), worst_plan(spaces)
+    process, start = ProcessBeside(spaces, 0, patience=0.0), worst_plan(spaces)
     try:
         process.send(layout_hint(spaces))
         process.send(Message.of(start))
@@ -276,7 +276,7 @@ def test_what_is_sent_is_pickled_before_the_search_goes_on(monkeypatch):
     monkeypatch.setattr(beside, "SimpleQueue", lambda: SimpleNamespace(put=written.append))
     monkeypatch.setattr(beside, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
     spaces = Spaces(MODEL, CLUSTER, JOB)
-    process, start = LocalSearchProcess(spaces, 0), worst_plan(spaces)
+    process, start = ProcessBeside(spaces, 0), worst_plan(spaces)
     process.send(Message.of(start))
     process.close()
     question, offered = map(pickle.loads, written[:2])

@@ -1,14 +1,15 @@
-"""A local search in a process of its own, on another core.
+"""A process beside the search, on another core: a local search, and whatever else it is asked.
 
 ::
 
-    search  ──▶ question, then every plan it simulates, and what it works on ──▶  process
-            ◀── better plans, as soon as they are found ──────────────────────
+    search  ──▶ question, then teams as they open, every plan it simulates, what it works on, requests ──▶  process
+            ◀── better plans as soon as they are found, answers ──────────────────────────────────────
 
 Both directions are pickles in a pipe. The process ends when its input does: however the search ends, none is left over.
 It rests once it has found nothing for longer than it was given, and than all that it took before, until the search
 sends a better plan. Half-way it begins with ideas about what the search works on, which take seconds each; as long as
-they took it climbs before the next one.
+they took it climbs before the next one. Requests come first, unless a better plan is new, and behind each one it climbs
+for a share of its time.
 """
 
 import math
@@ -18,43 +19,86 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
 from pipeplan.core.collector import collect_seldom
+from pipeplan.core.folding import Laid
 from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
+from pipeplan.costs.sharding.question import AnyQuestion
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.in_flight import FREE, free_family
 from pipeplan.search.space.outside import unasked
+from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 
 IDEAS = 0.5
 """Share of the way to a rest behind which ideas are tried."""
+REQUESTS, CLIMBS = 0.1, 0.2
+"""The same behind which requests are answered, and the share of their time for which it climbs before the next one."""
 COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 
+@dataclass
+class Workplace:
+    """What the process has: the spaces, its local search, and what was tried for requests."""
+
+    spaces: Spaces
+    search: LocalSearch
+    tried: set[Hashable] = field(default_factory=set)
+
+
+class Request(ABC):
+    """What the process does for the search."""
+
+    @abstractmethod
+    def answer(self, place: Workplace) -> object | None:
+        """Do it and return what is sent back; None if nobody waits for that."""
+
+
+class Sent(ABC):
+    """What the process is told."""
+
+    @abstractmethod
+    def give(self, place: Workplace) -> None:
+        """Hand it to the local search, or to its spaces."""
+
+
 @dataclass(frozen=True)
-class Hint(ABC):
-    """What the process is sent to start from, in the space of a split, a level of ZeRO and a number of slices."""
+class Hint(Sent):
+    """What to start from, in the space of a `Space.key`."""
 
     split: Splitting | None
     zero: int
     slices: int
+    laid: Laid | None
 
-    @abstractmethod
-    def give(self, search: LocalSearch, spaces: Spaces) -> None:
-        """Hand it to the local search; what is in none of its spaces is left out."""
+    def space(self, spaces: Spaces) -> Space | None:
+        """The space; None if it is not one of these."""
+        return spaces.find(self.split, self.zero, self.slices, self.laid)
+
+
+@dataclass(frozen=True)
+class NewTeams(Sent):
+    """The questions with teams that were opened since the last ones."""
+
+    questions: tuple[AnyQuestion, ...]
+
+    def give(self, place: Workplace) -> None:
+        """Open their spaces."""
+        place.spaces.enter(self.questions)
 
 
 @dataclass(frozen=True)
 class Message(Hint):
-    """A plan without its costs: devices of each stage, micro-batch size, the rest, the value."""
+    """A plan whose stages have devices of their own, without its costs: devices, micro-batch size, value, the rest."""
 
     devices: tuple[tuple[int, ...], ...]
     size: int
@@ -72,6 +116,7 @@ class Message(Hint):
             each.chain.split,
             each.chain.zero,
             each.chain.slices,
+            each.laid,
             devices,
             each.chain.micro_batch,
             each.family.name,
@@ -82,7 +127,7 @@ class Message(Hint):
 
     def plan(self, spaces: Spaces) -> EvaluatedPlan | None:
         """The plan; None if it is not one of these spaces."""
-        space = spaces.find(self.split, self.zero, self.slices)
+        space = self.space(spaces)
         if space is None:
             return None
         groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)
@@ -94,23 +139,24 @@ class Message(Hint):
                 return EvaluatedPlan(space.cluster, candidate, self.boundaries, self.value) if fits else None
         return None
 
-    def give(self, search: LocalSearch, spaces: Spaces) -> None:
+    def give(self, place: Workplace) -> None:
         """Climb from the plan."""
-        plan = self.plan(spaces)
+        plan = self.plan(place.spaces)
         if plan is not None:
-            search.add(plan)
+            place.search.add(plan)
 
 
-class LocalSearchProcess:
-    """A running process. Where none can be started, nothing is ever found.
+class ProcessBeside:
+    """A running process. Where none can be started, nothing is ever found, and requests have no answer.
 
     What is sent is pickled at once, as the search goes on to fill the caches of these objects while a thread writes.
     """
 
     def __init__(self, spaces: Spaces, seed: int, patience: float = math.inf) -> None:
-        self._spaces, self._known = spaces, len(spaces.questions)
+        self._spaces, self._known = spaces, {id(each) for each in spaces.questions}
         self._out: SimpleQueue[bytes | None] = SimpleQueue()
-        self._in: SimpleQueue[Message] = SimpleQueue()
+        self._plans: SimpleQueue[Message] = SimpleQueue()
+        self._answers: SimpleQueue[object] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(OSError):
             self._process = subprocess.Popen(
@@ -126,21 +172,28 @@ class LocalSearchProcess:
             Thread(target=self._write, daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
-    def knows(self, hint: Hint) -> bool:
-        """Whether the teams of a hint were open when the process began."""
-        return hint.split is None or len(self._spaces.questions) == self._known
-
-    def send(self, hint: Hint) -> None:
-        """Send what to start from."""
-        self._out.put(pickle.dumps(hint))
+    def send(self, sent: Sent | Request) -> None:
+        """Send what to start from, or a request; before it, the teams that were opened since the last one."""
+        opened = tuple(each for each in self._spaces.questions if id(each) not in self._known)
+        if opened:
+            self._known |= set(map(id, opened))
+            self._out.put(pickle.dumps(NewTeams(opened)))
+        self._out.put(pickle.dumps(sent))
 
     def found(self) -> Iterator[EvaluatedPlan]:
         """Yield the plans found since the last call."""
         with suppress(Empty):
             while True:
-                plan = self._in.get_nowait().plan(self._spaces)
+                plan = self._plans.get_nowait().plan(self._spaces)
                 if plan is not None:
                     yield plan
+
+    def answers(self, wait: float = 0.0) -> Iterator[object]:
+        """Yield the answers since the last call; if there are none, wait so many seconds for one."""
+        with suppress(Empty):
+            yield self._answers.get(timeout=wait) if wait > 0 else self._answers.get_nowait()
+            while True:
+                yield self._answers.get_nowait()
 
     @property
     def ended(self) -> bool:
@@ -166,38 +219,58 @@ class LocalSearchProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         for message in _messages(self._process.stdout):
-            self._in.put(message)
+            (self._plans if isinstance(message, Message) else self._answers).put(message)
 
 
 def main() -> None:
-    """Search until standard input ends: there, a question, then messages of plans."""
+    """Search until standard input ends: there, a question, then what is sent."""
     collect_seldom()
     pipe, out = sys.stdin.buffer, sys.stdout.buffer
     model, cluster, job, questions, seed, patience = pickle.load(pipe)
     spaces = Spaces(model, cluster, job, questions=questions)
     search = LocalSearch(spaces, seed)
-    given: SimpleQueue[Hint] = SimpleQueue()
+    place = Workplace(spaces, search)
+    given: SimpleQueue[Sent | Request] = SimpleQueue()
 
     def read() -> None:
         for message in _messages(pipe):
             given.put(message)
         os._exit(0)
 
+    def send(message: object) -> None:
+        pickle.dump(message, out)
+        out.flush()
+
     Thread(target=read, daemon=True).start()
-    rest, owed = Rest(patience), 0.0
+    rest, for_ideas, for_requests = Rest(patience), 0.0, 0.0
+    requests: deque[Request] = deque()
+
+    def idle() -> bool:
+        return not search.ready or (rest.due(search.least) and not search.has_ideas)
+
     while True:
-        while not search.ready or not given.empty() or (rest.due(search.least) and not search.has_ideas):
-            given.get().give(search, spaces)
+        while not given.empty() or (not requests and idle()):
+            sent = given.get()
+            if isinstance(sent, Request):
+                requests.append(sent)
+            else:
+                sent.give(place)
         began = time.process_time()
-        if search.has_ideas and rest.due(search.least, 1.0 if owed > 0 else IDEAS):
+        if requests and (idle() or (for_requests <= 0 and rest.due(search.least, REQUESTS))):
+            answer = requests.popleft().answer(place)
+            for_requests = CLIMBS * (time.process_time() - began)
+            if answer is not None:
+                send(answer)
+            continue
+        if search.has_ideas and rest.due(search.least, 1.0 if for_ideas > 0 else IDEAS):
             better = search.try_idea()
-            owed += time.process_time() - began
+            for_ideas += time.process_time() - began
         else:
             better = search.improve()
-            owed -= min(time.process_time() - began, owed)
+            for_ideas -= min(time.process_time() - began, for_ideas)
+        for_requests -= min(time.process_time() - began, for_requests)
         if better is not None:
-            pickle.dump(Message.of(better), out)
-            out.flush()
+            send(Message.of(better))
 
 
 class Rest:

@@ -1,11 +1,14 @@
-"""The local search of a branch-and-bound: some tries after each new incumbent, and a process beside it."""
+"""The local search of a branch-and-bound: some tries after each new incumbent, and a process beside it.
+
+The process also does what the search asks of it.
+"""
 
 import time
 from collections.abc import Iterator
 
 from pipeplan.baselines.deadline import ending
 from pipeplan.search.evaluate import EvaluatedPlan, actions
-from pipeplan.search.local_search.beside import Hint, LocalSearchProcess, Message
+from pipeplan.search.local_search.beside import Message, ProcessBeside, Request, Sent
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.spaces import Spaces
 
@@ -30,8 +33,8 @@ class Improver:
     def __init__(self, spaces: Spaces, seed: int, limit: float, *, beside: bool) -> None:
         self._spaces, self._seed, self._limit, self._beside = spaces, seed, limit, beside
         self._search = LocalSearch(spaces, seed)
-        self._process: LocalSearchProcess | None = None
-        self._hints: list[Hint] = []
+        self._process: ProcessBeside | None = None
+        self._hints: list[Sent] = []
         self._best: EvaluatedPlan | None = None
         self._new = False
         self._began = time.monotonic()
@@ -45,22 +48,36 @@ class Improver:
         if self._best is None or plan.value < self._best.value:
             self._best, self._new = plan, True
 
-    def sends(self, hint: Hint) -> bool:
-        """Send a hint to the process, now or when it begins; True if it knows it now."""
+    def sends(self, hint: Sent) -> bool:
+        """Send a hint to the process, now or when it begins; True if it has it now."""
         if self._beside:
             self._hints.append(hint)
-        if self._process is None or not self._process.knows(hint):
+        if self._process is None:
             return False
         self._process.send(hint)
         return True
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process that may answer."""
+        return self._process is not None and not self._process.ended
+
+    def asks(self, request: Request) -> bool:
+        """Send a request to the process, if one is running; its answer is among `answers`."""
+        if self._process is None or self._process.ended:
+            return False
+        self._process.send(request)
+        return True
+
+    def answers(self, wait: float = 0.0) -> Iterator[object]:
+        """Yield the answers to requests since the last call; if there are none, wait so many seconds for one."""
+        if self._process is not None:
+            yield from self._process.answers(wait)
 
     def better(self, deadline: float) -> Iterator[EvaluatedPlan]:
         """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
         if self._best is None:
             return
-        if self._process is not None and not all(map(self._process.knows, self._hints[-1:])):
-            self._process.close()  # teams were opened since it began
-            self._process = None
         if self._process is not None and self._process.ended:  # killed, or without what this call plugged in
             self._process.close()
             self._process, self._beside, self._new = None, False, True
@@ -69,7 +86,7 @@ class Improver:
         elif self._new or (not self._beside and time.monotonic() - self._began > BESIDE_AFTER):
             yield from self._within(deadline)
         if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
-            self._process = LocalSearchProcess(self._spaces, self._seed + 1, PATIENCE * self._limit)
+            self._process = ProcessBeside(self._spaces, self._seed + 1, PATIENCE * self._limit)
             for hint in self._hints:
                 self._process.send(hint)
         self._new = False

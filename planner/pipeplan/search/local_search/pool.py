@@ -24,7 +24,7 @@ from pipeplan.search.local_search.moves import Moves, Placement, even_modes, ris
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.outside import unable, unasked
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.space import Key, Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.partition import balanced
 
@@ -48,7 +48,6 @@ MOST_PAIRS = 2**16
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
-Key = tuple[tuple[tuple[int, ...], ...], int, Splitting | None, int, int]
 Groups = tuple[Space, Placement, int]
 """Device groups of a space, and a micro-batch size."""
 Start = tuple[Space, Candidate, Boundaries]
@@ -107,8 +106,8 @@ class LocalSearch:
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
         self._random = Random(int(seed))
         self._spaces = spaces
-        self._moves: dict[tuple[Splitting | None, int, int], Moves] = {}
-        self._climbs: dict[Key, _Climb] = {}
+        self._moves: dict[Key, Moves] = {}
+        self._climbs: dict[tuple[Hashable, ...], _Climb] = {}
         self._ideas: dict[Hashable, Idea] = {}
         self._tried: set[Hashable] = set()
         self._regrouped: set[tuple[object, ...]] = set()

@@ -18,6 +18,7 @@ It takes little time to exclude much better values, and the bound of all nodes r
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from pipeplan.core.job import SHARDED
 from pipeplan.core.splits import Mix
@@ -38,7 +39,7 @@ from pipeplan_formulations.common.report import Limits, Report, Stop
 FIRST_SLICE, SHARE = 4.0, 0.125
 """Seconds of a node's first solve, or for a target this share of the time limit if that is more; four times as many
 each time they raised no bound."""
-TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.012, 0.008, 0.005, 0.003, 0.001)
+TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.037, 0.027, 0.02, 0.014, 0.01, 0.007, 0.005, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 NEARER = 5e-3
 """A target whose programme does not run in time is approached by halves, until it is this close to the bound."""
@@ -156,6 +157,16 @@ class AggregateNode(Node):
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
     _problem: ChainAllocation | None = field(default=None, init=False, repr=False)
     _solver: allocation.Solver | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what each process makes for itself."""
+        return vars(self) | {"_problem": None, "_solver": None}
+
+    @property
+    def shared(self) -> bool:
+        """Before targets are solved for: a solver that has begun is not sent."""
+        bounded = not self.last and (not self.estimated or self.again)
+        return bounded and self.targets is not None and not self.layout.pooled
 
     @property
     def small(self) -> bool:

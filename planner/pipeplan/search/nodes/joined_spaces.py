@@ -9,7 +9,7 @@ replicas are packed or lie in tiles. Most of these are much alike::
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -85,6 +85,15 @@ class JoinedSpacesNode(Node):
     def parts(self) -> tuple[str, ...]:
         """Those of all nodes."""
         return tuple(part for node, _ in self.members for part in node.parts)
+
+    @property
+    def shared(self) -> bool:
+        """True: it only bounds plans."""
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the problems, which each process makes for itself."""
+        return vars(self) | {"members": tuple((node, None) for node, _ in self.members)}
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound of all; if that is not enough, closely where they are alike, then divide them in two.

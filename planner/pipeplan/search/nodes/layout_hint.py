@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pipeplan.search.local_search import Hint, LocalSearch, Start
+from pipeplan.search.local_search import Hint, Start, Workplace
 from pipeplan.search.nodes.aggregate_problem import allocation_problem
 from pipeplan.search.nodes.first_plans import with_counts
 from pipeplan.search.nodes.layouts import Layout
 from pipeplan.search.space.space import Space
-from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations import allocation
 from pipeplan_formulations.common.report import Limits
 
@@ -24,11 +23,11 @@ class LayoutHint(Hint):
     size: int
     layout: Layout
 
-    def give(self, search: LocalSearch, spaces: Spaces) -> None:
-        """Let the search try it."""
-        space = spaces.find(self.split, self.zero, self.slices)
+    def give(self, place: Workplace) -> None:
+        """Let the local search try it."""
+        space = self.space(place.spaces)
         if space is not None:
-            search.consider(self, partial(self.starts, space))
+            place.search.consider(self, partial(self.starts, space))
 
     def starts(self, space: Space, value: int) -> Iterator[Start]:
         """Yield candidates with boundaries, from allocations that may be better than a value."""

@@ -192,6 +192,11 @@ class RoundsNode(Node):
     def _many(self) -> bool:
         return _in_rows(self.ways[0])
 
+    @property
+    def shared(self) -> bool:
+        """True."""
+        return True
+
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Bound all plans by the least way, then open the nodes of each way if some plan may fit and be better."""
         if self._many and not self.raised:
@@ -283,6 +288,11 @@ class LeastWaysNode(Node):
     def turn(self) -> Turn:
         """As the nodes: often late where devices have several stages."""
         return turn_of(self.ways[0][0].space)
+
+    @property
+    def shared(self) -> bool:
+        """True."""
+        return True
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound of all; divide them in two if that is not enough, or open all if there is no plan to beat."""

@@ -127,6 +127,11 @@ class RowsNode(SpaceNode):
         """That of the space."""
         return turn_of(self.space)
 
+    @property
+    def shared(self) -> bool:
+        """True."""
+        return True
+
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Open the rows that may be better than the incumbent, and try the best of them at once, but not late.
 

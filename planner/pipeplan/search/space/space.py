@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeplan.core.changed import changed
 from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
+from pipeplan.core.folding import Laid
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.splits import Splitting
@@ -51,6 +52,8 @@ MANY_UNITS = REGIMES.layout_units.most
 """Most devices of several stages each with which every number of replicas is listed."""
 PLACEMENTS = REGIMES.listed_arrangements.most
 """Most placements of like devices, over all device groups, up to which every one of them is searched."""
+Key = tuple[Splitting | None, int, int, Laid | None]
+"""Split, level of ZeRO, number of token slices, and how several stages lie on each device."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
 LEANEST = "1f1b-sno"
@@ -155,9 +158,10 @@ class Space:
         return f"{zero_suffix(self.job.level)}{teams} (way {self.split.number + 1})"
 
     @property
-    def key(self) -> tuple[Splitting | None, int, int]:
-        """What a plan is priced by, beside devices and sizes: split, level of ZeRO, number of token slices."""
-        return self.split, self.job.level, self.model.slices
+    def key(self) -> Key:
+        """What a plan is priced by, beside devices and sizes."""
+        folding = self.model.folding
+        return self.split, self.job.level, self.model.slices, None if folding is None else folding.laid
 
     @property
     def impossible(self) -> str | None:

@@ -195,6 +195,16 @@ class Spaces:
         """
         return self._questions + tuple(each for own in self.sliced.values() for each in own.questions)
 
+    def enter(self, questions: Sequence[AnyQuestion]) -> None:
+        """Add the spaces of questions with teams that were opened elsewhere."""
+        for home in (self, *self.sliced.values()):
+            own = [each for each in questions if each.job.slices == home._own_job.slices]
+            for question in own:
+                home._enter(question)
+            if any(isinstance(each, MixedQuestion) for each in own):
+                for _ in home._open_mixes():
+                    pass
+
     def _enter(self, question: AnyQuestion) -> "Spaces | None":
         """Add the spaces of a question; of mixes none yet."""
         if isinstance(question, TeamQuestion):
@@ -391,9 +401,10 @@ class Spaces:
         """The cluster of a candidate's devices, which are teams where it has a split."""
         return self.of(candidate).cluster
 
-    def find(self, split: Splitting | None, level: int, slices: int = 1) -> Space | None:
-        """The space of a split, a level and a number of slices; None if it is not searched."""
+    def find(self, split: Splitting | None, level: int, slices: int = 1, laid: Laid | None = None) -> Space | None:
+        """The space of a `Space.key`; None if it is not searched."""
         if slices in self.sliced:
-            return self.sliced[slices].find(split, level)
+            return self.sliced[slices].find(split, level, laid=laid)
         home = self._home(split) if split is not None else self
+        home = home if home is None or laid is None else home.at(laid)
         return None if home is None else home._spaces.get(level)

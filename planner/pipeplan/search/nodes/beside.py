@@ -1,0 +1,272 @@
+"""Nodes that the process beside the search advances: every second one of the first, a few seconds at a time.
+
+::
+
+    heap of the search    a  b  c  d  e  f  …          all of them bound the answer
+                          │  ╰──│──╯──│──╯───▶ Batch ──▶ process: the least first, and those below
+                          a  …  c     e                  │
+                          ╰◀────┴─────┴────── Advanced ◀─╯ nodes that are left, plans, the least bound of what is closed
+
+Both have the same spaces, so these are sent by their keys. What nodes keep for themselves is left behind, so only those
+are shared to which it is worth little (`Node.shared`). Nodes that do not come back in time are advanced here after all.
+"""
+
+import io
+import pickle
+import time
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.branch_and_bound import Node, PlanSearch
+from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.search.local_search import Improver, Message, Request, Sent, Workplace
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import Key, Space
+from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.common.report import Limits
+
+MOST = 8
+"""Most nodes of a batch."""
+SECONDS, SLACK = 2.0, 4.0
+"""Seconds after which the process advances no other node, and by which the last one may take longer."""
+LATE, SOON = 10.0, 4.0
+"""Seconds after which a batch is not waited for any more, as the process may be busy with something long; and where its
+bound is the least."""
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: object) -> object | None:
+        """The key of a space, or split and slices of the spaces of a way: the process has its own."""
+        if isinstance(obj, Spaces):
+            return obj.split, obj.model.slices
+        return obj.key if isinstance(obj, Space) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, spaces: Spaces) -> None:
+        super().__init__(io.BytesIO(data))
+        self._spaces = spaces
+
+    def persistent_load(self, pid: Any) -> Space | Spaces:
+        """The space or spaces of these."""
+        if len(pid) == 2:
+            split, slices = pid
+            return self._spaces.sliced.get(slices, self._spaces).teams[split]
+        space = self._spaces.find(*pid)
+        assert space is not None, "both have the same spaces"
+        return space
+
+
+def dumps(nodes: Iterable[Node]) -> bytes:
+    """Return nodes as bytes, their spaces by key."""
+    out = io.BytesIO()
+    _Pickler(out).dump(list(nodes))
+    return out.getvalue()
+
+
+def loads(data: bytes, spaces: Spaces) -> list[Node]:
+    """Return the nodes, of these spaces."""
+    nodes: list[Node] = _Unpickler(data, spaces).load()
+    return nodes
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """The answer to a batch of this number.
+
+    Attributes
+    ----------
+    nodes : bytes
+        Those that are left.
+    rest : int or None
+        The least bound of what was closed.
+    parts : dict of str to int
+        Bounds of parts, as in `PlanSearch`.
+    plans : tuple of Message
+        Plans that are better than the one known, each better than the one before.
+    partitions : tuple of Partition
+        The same of plans with several stages of a device.
+    """
+
+    number: int
+    nodes: bytes
+    rest: int | None
+    parts: dict[str, int]
+    plans: tuple[Message, ...]
+    partitions: tuple["Partition", ...]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Boundaries on the devices of a space, by key, at a micro-batch size; its plans are simulated again."""
+
+    key: Key
+    devices: tuple[tuple[int, ...], ...]
+    size: int
+    boundaries: Boundaries
+
+    @staticmethod
+    def of(candidate: Candidate, boundaries: Boundaries, spaces: Spaces) -> "Partition":
+        """That of a candidate of super layers."""
+        assert candidate.laid is not None
+        devices = tuple(tuple(device.index for device in group) for group in candidate.chain.groups)
+        space = spaces.of(candidate, candidate.laid.lengths)
+        return Partition(space.key, devices, candidate.chain.micro_batch, boundaries)
+
+    def submit(self, search: PlanSearch, spaces: Spaces) -> None:
+        """Simulate it."""
+        space = spaces.find(*self.key)
+        assert space is not None, "both have the same spaces"
+        groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)
+        search.submit_all(space.candidates(groups, self.size), self.boundaries)
+
+
+@dataclass(frozen=True)
+class Batch(Request):
+    """Nodes to be advanced, for plans below a value less a gap.
+
+    Attributes
+    ----------
+    late : bool
+        Whether late nodes are set aside.
+    seconds : float
+        Time after which no other node is advanced.
+    until : float
+        Value of `time.time` after which nobody waits for the answer.
+    """
+
+    number: int
+    nodes: bytes
+    value: int
+    gap: float
+    late: bool
+    seconds: float
+    until: float
+
+    def answer(self, place: Workplace) -> Advanced | None:
+        """Advance them, the least bound first; hints and plans are for the local search here too."""
+        seconds = min(self.seconds, self.until - time.time())
+        if seconds <= 0:
+            return None
+        own = BatchSearch(Limits(seconds + SLACK, self.gap), cluster_of=place.spaces.cluster_of, place=place)
+        own.outside, own.value = place.spaces.outside, self.value
+        if not self.late:
+            own.resume()
+        for node in loads(self.nodes, place.spaces):
+            own.push(node)
+        while own.open and own.spent < seconds:
+            own.step()
+        return own.answer(self.number)
+
+
+@dataclass(kw_only=True, eq=False)
+class BatchSearch(PlanSearch):
+    """The search of a batch; nodes below that are not shared are left to the search that has sent it."""
+
+    place: Workplace
+    plans: list[Message] = field(default_factory=list, init=False)
+    partitions: list[Partition] = field(default_factory=list, init=False)
+    _others: list[Node] = field(default_factory=list, init=False)
+
+    def push(self, node: Node) -> None:
+        """Open a node that is shared."""
+        if node.shared or self.fathoms(node.bound):
+            super().push(node)
+        else:
+            self._others.append(node)
+
+    def improve(self, solution: EvaluatedPlan, value: int) -> None:
+        """Keep a better plan for the answer, and climb from it."""
+        better = self.value is None or value < self.value
+        if better and solution.candidate.laid is None:
+            self.plans.append(Message.of(solution))
+            self.place.search.add(solution)
+        super().improve(solution, value)
+
+    def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
+        """Keep the partition of a better plan with several stages of a device."""
+        every, before = list(candidates), self.value
+        super().submit_all(every, boundaries)
+        if self.value != before and every[0].laid is not None:
+            self.partitions.append(Partition.of(every[0], boundaries, self.place.spaces))
+
+    def hint(self, hint: Sent) -> None:
+        """Give it to the local search of this process."""
+        hint.give(self.place)
+
+    def is_new(self, tried: Hashable) -> bool:
+        """Return True the first time, over all batches."""
+        new = tried not in self.place.tried
+        self.place.tried.add(tried)
+        return new
+
+    def answer(self, number: int) -> Advanced:
+        """What has become of the nodes."""
+        left = [*(entry[-1] for entry in self._heap), *self._deferred, *self._others]
+        return Advanced(number, dumps(left), self._rest, self.parts, tuple(self.plans), tuple(self.partitions))
+
+
+@dataclass
+class Shared:
+    """Nodes of a search that are with the process beside it."""
+
+    improver: Improver
+    spaces: Spaces
+    away: list[Node] = field(default_factory=list)
+    _number: int = 0
+    _late: float = 0.0
+
+    @property
+    def bound(self) -> int:
+        """The least bound of the nodes that are away."""
+        return min(node.bound for node in self.away)
+
+    def exchange(self, search: PlanSearch) -> None:
+        """Take back what is ready, and send the next nodes; wait for the answer if nothing else is open."""
+        self._take(search)
+        if not self.away:
+            self._send(search)
+        while self.away and search.least_open is None and search.left > 0:
+            self._take(search, min(search.left, 1.0))
+
+    def _take(self, search: PlanSearch, wait: float = 0.0) -> None:
+        for answer in self.improver.answers(wait) if self.away else ():
+            if isinstance(answer, Advanced) and answer.number == self._number:
+                self._advanced(search, answer)
+        if self.away and (time.monotonic() > self._late - self._early(search) or not self.improver.running):
+            self._back(search, self.away)
+
+    def _early(self, search: PlanSearch) -> float:
+        """Seconds that a batch is waited for less, as its bound is the least: there is nothing better to do."""
+        return LATE - SOON if search.least_open is not None and self.bound < search.least_open else 0.0
+
+    def _advanced(self, search: PlanSearch, answer: Advanced) -> None:
+        for message in answer.plans[::-1]:
+            plan = message.plan(self.spaces)
+            if plan is not None:
+                search.submit(plan)
+        for partition in answer.partitions[-1:]:
+            partition.submit(search, self.spaces)
+        search.leave(answer.rest, answer.parts)
+        self._back(search, loads(answer.nodes, self.spaces))
+
+    def _back(self, search: PlanSearch, nodes: list[Node]) -> None:
+        self.away = []
+        for node in nodes:
+            search.push(node)
+
+    def _send(self, search: PlanSearch) -> None:
+        seconds = min(SECONDS, search.left - 1.0)
+        if search.value is None or not self.improver.running or seconds <= 0:
+            return
+        nodes = search.to_share(MOST)
+        if not nodes:
+            return
+        self._number += 1
+        how = search.value, search.limits.gap, search.waits, seconds, time.time() + LATE
+        if self.improver.asks(Batch(self._number, dumps(nodes), *how)):
+            self.away, self._late = nodes, time.monotonic() + LATE
+        else:
+            self._back(search, nodes)
