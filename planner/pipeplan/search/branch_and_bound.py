@@ -151,6 +151,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         A lower bound on the plans that are in none of the nodes; None if there are no such plans.
     parts : dict of str to int
         The bound of each of `Node.parts` so far.
+    improved : float
+        Seconds from the beginning to the best plan.
     for_first_plans : dict of tuple of int to float
         Seconds that nodes spent which only find plans, by `Node.teams`.
     """
@@ -164,6 +166,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     unaffordable: float | None = None
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
+    improved: float = field(default=0.0, init=False)
     for_first_plans: dict[tuple[int, ...], float] = field(default_factory=lambda: defaultdict(float), init=False)
     _in_vain: dict[tuple[int, ...], float] = field(default_factory=lambda: defaultdict(float), init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
@@ -239,6 +242,12 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         self.improve(evaluated, evaluated.value)
         if self.improver is not None and evaluated.candidate.laid is None:  # its moves are of stages with own devices
             self.improver.offer(evaluated)
+
+    def improve(self, solution: EvaluatedPlan, value: int) -> None:
+        """Make a plan the incumbent if it is better, and note when."""
+        if self.value is None or value < self.value:
+            self.improved = self.spent
+        super().improve(solution, value)
 
     def hint(self, hint: Sent) -> None:
         """Tell the local search beside this search what may lead to better plans."""
@@ -326,6 +335,15 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
             if not any(entry is other for other in taken):
                 heapq.heappush(self._heap, entry)
         return [entry[-1] for entry in taken]
+
+    def late_to_share(self, most: int) -> list[Node]:
+        """Take the least late nodes, if the search has none that is less open."""
+        least = UNLIMITED if self.least_open is None else self.least_open
+        late = [node for node in self._deferred if node.shared and node.bound < least and not self.fathoms(node.bound)]
+        taken = sorted(late, key=lambda node: node.bound)[:most]
+        self._deferred = [node for node in self._deferred if not any(node is other for other in taken)]
+        self._least_deferred = min((node.bound for node in self._deferred), default=None)
+        return taken
 
     @property
     def least_open(self) -> int | None:

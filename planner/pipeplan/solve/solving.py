@@ -38,7 +38,7 @@ from pipeplan_formulations.common.signals import interruptible
 if TYPE_CHECKING:  # few jobs need these, and functions below import them
     from pipeplan.search.nodes.teams import TeamsNode
 
-FOR_HEURISTICS, FOR_LATE = 0.2, 0.1
+FOR_HEURISTICS, FOR_LATE = 0.2, 0.05
 """Share of the time limit in which heuristics may begin, and where layouts are large, so that they begin late."""
 SHOWN = REGIMES.shown_samples.most
 """With more devices x samples than this, heuristics have only a share of that time,"""
@@ -54,7 +54,7 @@ FOR_ROUNDS = 0.3
 are no later than others."""
 FOR_TEAMS = 0.65
 """Share of the time limit in which teams are opened."""
-WITHOUT_TEAMS = 0.1
+WITHOUT_TEAMS = 0.05
 """Share of the time left in which plans without teams are sought before teams are opened. The best of them closes
 those whose bound before pricing is no less. With very many devices x samples it is `FOR_SHOWN`."""
 FOR_REASONS = 0.05

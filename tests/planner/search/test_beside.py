@@ -204,6 +204,32 @@ def test_late_nodes_come_back_untouched_while_they_wait(nodes: tuple[Spaces, lis
         assert late is (len(back) == 1 and isinstance(back[0], type(node)) and back[0].bound == node.bound)
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_late_nodes_are_sent_once_no_better_plan_is_found(
+    nodes, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    """Before those that the search itself would advance; when they come back they are set aside again."""
+    monkeypatch.setattr(beside, "SETTLED", -1.0 if settled else 1.0)
+    search, process = searching(VALUE), Elsewhere()
+    search.helper = helper = Shared(cast(Improver, process), nodes[0])
+    late = [each for each in nodes[1] if each.turn is Turn.LATE][:3]
+    for node in [each for each in nodes[1] if each.turn is not Turn.LATE][:4]:
+        search.push(replace(cast(Any, node), bound=VALUE // 2 + 10))
+    for node in late:
+        search.push(replace(cast(Any, node), bound=VALUE // 2))
+    assert len(search._deferred) == len(late)
+    helper.exchange(search)
+    [batch] = cast(list[Batch], process.requests)
+    sent = loads(batch.nodes, nodes[0])
+    assert (len(sent) == len(late) and not batch.late) is (settled and bool(late))
+    assert all((node.turn is Turn.LATE) is (settled and bool(late)) for node in sent)
+    assert search.bound == VALUE // 2 + (0 if late else 10)
+    process.running = False
+    helper.exchange(search)
+    assert len(search._deferred) == len(late)
+    assert search.bound == VALUE // 2 + (0 if late else 10)
+
+
 def test_a_plan_with_several_stages_on_a_device_comes_back_by_its_partition() -> None:
     """It is simulated again, as its sums may run in an order of their own."""
     there, here = opened(), opened()

@@ -36,6 +36,10 @@ LATE, SOON = 10.0, 4.0
 bound is the least."""
 
 
+SETTLED = 0.05
+"""Share of the time limit without a better plan after which late nodes are sent too."""
+
+
 class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: object) -> object | None:
         """The key of a space, or split and slices of the spaces of a way: the process has its own."""
@@ -240,7 +244,9 @@ class Shared:
 
     def _early(self, search: PlanSearch) -> float:
         """Seconds that a batch is waited for less, as its bound is the least: there is nothing better to do."""
-        return LATE - SOON if search.least_open is not None and self.bound < search.least_open else 0.0
+        if search.least_open is None or self.bound >= search.least_open:
+            return 0.0
+        return LATE - min(SOON, max(search.left - SOON, 0.0))
 
     def _advanced(self, search: PlanSearch, answer: Advanced) -> None:
         for message in answer.plans[::-1]:
@@ -257,15 +263,24 @@ class Shared:
         for node in nodes:
             search.push(node)
 
+    def _settled(self, search: PlanSearch) -> bool:
+        """Whether all teams are open, or closed, and no better plan was found for a while: late nodes are opened then.
+
+        A search that is alone finds better plans first, as these close most of what is late.
+        """
+        waiting = (each for each in self.spaces.openings if not each.done and not each.left)
+        long = search.spent - search.improved > SETTLED * search.limits.time
+        return long and all(search.fathoms(each.bound) for each in waiting)
+
     def _send(self, search: PlanSearch) -> None:
-        seconds = min(SECONDS, search.left - 1.0)
-        if search.value is None or not self.improver.running or seconds <= 0:
+        if search.value is None or not self.improver.running or search.left < SECONDS + SOON:
             return
-        nodes = search.to_share(MOST)
+        nodes = search.late_to_share(MOST) if self._settled(search) else []
+        waits, nodes = search.waits and not nodes, nodes or search.to_share(MOST)
         if not nodes:
             return
         self._number += 1
-        how = search.value, search.limits.gap, search.waits, seconds, time.time() + LATE
+        how = search.value, search.limits.gap, waits, SECONDS, time.time() + LATE
         if self.improver.asks(Batch(self._number, dumps(nodes), *how)):
             self.away, self._late = nodes, time.monotonic() + LATE
         else:
