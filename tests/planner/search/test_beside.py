@@ -127,7 +127,8 @@ def test_what_comes_back_is_opened_and_what_is_closed_there_is_left(nodes: tuple
     helper.exchange(search)
     assert len(helper.away) == 4
     process.ready = [Advanced(batch.number, dumps(left), VALUE // 2 + 50, {"some": 7}, (), ())]
-    helper._take(search)
+    process.running = False  # nothing is sent again
+    helper.exchange(search)
     assert not helper.away
     while search._heap and search._heap[0][0] < VALUE // 2 + 50:
         search._next()
@@ -138,20 +139,21 @@ def test_what_comes_back_is_opened_and_what_is_closed_there_is_left(nodes: tuple
 
 @pytest.mark.parametrize("why", ["late", "dead", "refused"])
 def test_nodes_that_do_not_come_back_are_advanced_here(nodes, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """The process takes too long, has ended, or cannot be asked any more."""
     search = searching(VALUE)
     process, helper = shared(search, nodes)
-    bounds = [*range(VALUE // 2, VALUE // 2 + 8)]
+    helper.exchange(search)
+    assert len(helper.away) == 4
+    process.running = why != "dead"
+    process.asks = lambda _: False  # type: ignore[method-assign]
     if why == "late":
-        monkeypatch.setattr(beside, "time", SimpleNamespace(monotonic=lambda: helper._late + 1, time=lambda: 0.0))
-    process.running = False
+        later = SimpleNamespace(monotonic=lambda: helper._sent + 11, time=lambda: 0.0)
+        monkeypatch.setattr(beside, "time", later)
+    elif why == "refused":
+        helper._back(search, helper.away)
     helper.exchange(search)
     assert not helper.away
-    assert sorted(entry[0] for entry in search._heap) == bounds
-    if why == "refused":
-        process.running = True
-        process.asks = lambda _: False  # type: ignore[method-assign]
-        helper.exchange(search)
-        assert sorted(entry[0] for entry in search._heap) == bounds
+    assert sorted(entry[0] for entry in search._heap) == [*range(VALUE // 2, VALUE // 2 + 8)]
 
 
 def test_nothing_is_sent_without_a_plan_to_beat(nodes: tuple[Spaces, list[Node]]) -> None:

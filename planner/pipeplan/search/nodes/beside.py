@@ -31,11 +31,9 @@ MOST = 8
 """Most nodes of a batch."""
 SECONDS, SLACK = 2.0, 4.0
 """Seconds after which the process advances no other node, and by which the last one may take longer."""
-LATE, SOON = 10.0, 4.0
-"""Seconds after which a batch is not waited for any more, as the process may be busy with something long; and where its
-bound is the least."""
-
-
+PATIENCE, IMPATIENCE = 10.0, 4.0
+"""Seconds for which a batch is waited for, as the process may be busy with something long, and where its bound is the
+least: there is nothing better to do."""
 SETTLED = 0.05
 """Share of the time limit without a better plan after which late nodes are sent too."""
 
@@ -220,7 +218,7 @@ class Shared:
     spaces: Spaces
     away: list[Node] = field(default_factory=list)
     _number: int = 0
-    _late: float = 0.0
+    _sent: float = 0.0
 
     @property
     def bound(self) -> int:
@@ -236,17 +234,17 @@ class Shared:
             self._take(search, min(search.left, 1.0))
 
     def _take(self, search: PlanSearch, wait: float = 0.0) -> None:
-        for answer in self.improver.answers(wait) if self.away else ():
-            if isinstance(answer, Advanced) and answer.number == self._number:
+        for answer in self.improver.answers(wait):
+            if isinstance(answer, Advanced):
                 self._advanced(search, answer)
-        if self.away and (time.monotonic() > self._late - self._early(search) or not self.improver.running):
+        if self.away and (not self.improver.running or time.monotonic() - self._sent > self._patience(search)):
             self._back(search, self.away)
 
-    def _early(self, search: PlanSearch) -> float:
-        """Seconds that a batch is waited for less, as its bound is the least: there is nothing better to do."""
+    def _patience(self, search: PlanSearch) -> float:
+        """Seconds for which the batch is waited for; none at the end, where its bound is the least."""
         if search.least_open is None or self.bound >= search.least_open:
-            return 0.0
-        return LATE - min(SOON, max(search.left - SOON, 0.0))
+            return PATIENCE
+        return min(IMPATIENCE, max(search.left - IMPATIENCE, 0.0))
 
     def _advanced(self, search: PlanSearch, answer: Advanced) -> None:
         for message in answer.plans[::-1]:
@@ -255,8 +253,9 @@ class Shared:
                 search.submit(plan)
         for partition in answer.partitions[-1:]:
             partition.submit(search, self.spaces)
-        search.leave(answer.rest, answer.parts)
-        self._back(search, loads(answer.nodes, self.spaces))
+        if self.away and answer.number == self._number:  # else they were taken back
+            search.leave(answer.rest, answer.parts)
+            self._back(search, loads(answer.nodes, self.spaces))
 
     def _back(self, search: PlanSearch, nodes: list[Node]) -> None:
         self.away = []
@@ -273,15 +272,15 @@ class Shared:
         return long and all(search.fathoms(each.bound) for each in waiting)
 
     def _send(self, search: PlanSearch) -> None:
-        if search.value is None or not self.improver.running or search.left < SECONDS + SOON:
+        if search.value is None or not self.improver.running or search.left < SECONDS + IMPATIENCE:
             return
         nodes = search.late_to_share(MOST) if self._settled(search) else []
         waits, nodes = search.waits and not nodes, nodes or search.to_share(MOST)
         if not nodes:
             return
         self._number += 1
-        how = search.value, search.limits.gap, waits, SECONDS, time.time() + LATE
+        how = search.value, search.limits.gap, waits, SECONDS, time.time() + PATIENCE
         if self.improver.asks(Batch(self._number, dumps(nodes), *how)):
-            self.away, self._late = nodes, time.monotonic() + LATE
+            self.away, self._sent = nodes, time.monotonic()
         else:
             self._back(search, nodes)
