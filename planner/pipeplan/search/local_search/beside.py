@@ -41,7 +41,7 @@ from pipeplan.search.space.spaces import Spaces
 
 IDEAS = 0.5
 """Share of the way to a rest behind which ideas are tried."""
-REQUESTS, CLIMBS = 0.1, 0.5
+REQUESTS, CLIMBS = 0.1, 0.2
 """The same behind which requests are answered, and the share of their time for which it climbs before the next one."""
 COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 

@@ -31,9 +31,9 @@ MOST = 8
 """Most nodes of a batch."""
 SECONDS, SLACK = 2.0, 4.0
 """Seconds after which the process advances no other node, and by which the last one may take longer."""
-PATIENCE, IMPATIENCE = 10.0, 4.0
-"""Seconds for which a batch is waited for, as the process may be busy with something long, and where its bound is the
-least: there is nothing better to do."""
+PATIENCE, END = 10.0, 4.0
+"""Seconds for which a batch is waited for, as the process may be busy with something long; and those at the end of the
+search in which none is sent, and that of least bound is taken back: it is all that raises the bound."""
 SETTLED = 0.05
 """Share of the time limit without a better plan after which late nodes are sent too."""
 
@@ -241,10 +241,9 @@ class Shared:
             self._back(search, self.away)
 
     def _patience(self, search: PlanSearch) -> float:
-        """Seconds for which the batch is waited for; none at the end, where its bound is the least."""
-        if search.least_open is None or self.bound >= search.least_open:
-            return PATIENCE
-        return min(IMPATIENCE, max(search.left - IMPATIENCE, 0.0))
+        """Seconds for which the batch is waited for."""
+        least = search.least_open is not None and self.bound < search.least_open
+        return 0.0 if least and search.rest < END else PATIENCE
 
     def _advanced(self, search: PlanSearch, answer: Advanced) -> None:
         for message in answer.plans[::-1]:
@@ -272,7 +271,7 @@ class Shared:
         return long and all(search.fathoms(each.bound) for each in waiting)
 
     def _send(self, search: PlanSearch) -> None:
-        if search.value is None or not self.improver.running or search.left < SECONDS + IMPATIENCE:
+        if search.value is None or not self.improver.running or search.rest < SECONDS + END:
             return
         nodes = search.late_to_share(MOST) if self._settled(search) else []
         waits, nodes = search.waits and not nodes, nodes or search.to_share(MOST)
