@@ -339,10 +339,12 @@ class AggregateNode(Node):
         return Step.leave(self.bound, self._open(found, self._families)) if bounded_only else Step.split([self])
 
     def _estimate_again(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
-        """Raise the bound by the furthest-end programme, more closely."""
-        self.again = False
-        high = max(search.cutoff or self.bound, self.bound)
+        """Raise the bound by the furthest-end programme, more closely: to the next target, until it misses one."""
+        most = search.cutoff or self.bound
+        target = None if self.targets is None else self.targets.next_below(search, self.bound).cutoff
+        high = max(most if target is None else min(target, most), self.bound)
         self.bound = FurthestEnd(problem, clock).lower_bound(self.bound, high, ESTIMATED_AGAIN)
+        self.again = high <= self.bound < most
         return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
 
     @property
