@@ -9,6 +9,7 @@ from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search import LocalSearch, Request, Sent, Workplace
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import NewTeams
+from pipeplan.search.nodes import beside as sharing
 from pipeplan.search.space.spaces import Spaces
 
 LATER = 3
@@ -56,5 +57,9 @@ class ProcessHere:
         """Nothing runs."""
 
 
-AT_ONCE = ((improving, "ProcessBeside", ProcessHere), (improving, "BESIDE_AFTER", 0.0))
+AT_ONCE = (
+    (improving, "ProcessBeside", ProcessHere),
+    (improving, "BESIDE_AFTER", 0.0),
+    (sharing, "AFTER", 0.0),
+)
 """What is changed so that a search with two workers has one from its first plan on."""

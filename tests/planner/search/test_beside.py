@@ -48,6 +48,7 @@ def spaces_of(node: Node) -> Iterator[Any]:
 @pytest.fixture(params=["few", "many"])
 def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Spaces, list[Node]]:
     """Root nodes that are shared, of rows of modes or of large spaces, and of several stages on each device."""
+    monkeypatch.setattr(beside, "AFTER", 0.0)
     monkeypatch.setattr(space, "PAIRS", 0)
     if request.param == "many":
         monkeypatch.setattr(space, "FEW", 0)

@@ -34,6 +34,8 @@ SECONDS, SLACK = 2.0, 4.0
 PATIENCE, END = 10.0, 4.0
 """Seconds for which a batch is waited for, as the process may be busy with something long; and those at the end of the
 search in which none is sent, and that of least bound is taken back: it is all that raises the bound."""
+AFTER = 4.0
+"""Seconds of search after which the first batch is sent: a process that has just begun has priced nothing yet."""
 SETTLED = 0.05
 """Share of the time limit without a better plan after which late nodes are sent too."""
 
@@ -241,9 +243,10 @@ class Shared:
             self._back(search, self.away)
 
     def _patience(self, search: PlanSearch) -> float:
-        """Seconds for which the batch is waited for."""
-        least = search.least_open is not None and self.bound < search.least_open
-        return 0.0 if least and search.rest < END else PATIENCE
+        """Seconds for which the batch is waited for: for less time where nothing else is open."""
+        if search.least_open is None:
+            return 2 * SECONDS
+        return 0.0 if self.bound < search.least_open and search.rest < END else PATIENCE
 
     def _advanced(self, search: PlanSearch, answer: Advanced) -> None:
         for message in answer.plans[::-1]:
@@ -271,7 +274,9 @@ class Shared:
         return long and all(search.fathoms(each.bound) for each in waiting)
 
     def _send(self, search: PlanSearch) -> None:
-        if search.value is None or not self.improver.running or search.rest < SECONDS + END:
+        if search.value is None or not self.improver.running:
+            return
+        if search.spent < AFTER or search.rest < SECONDS + END:
             return
         nodes = search.late_to_share(MOST) if self._settled(search) else []
         waits, nodes = search.waits and not nodes, nodes or search.to_share(MOST)
