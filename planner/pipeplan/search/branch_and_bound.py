@@ -431,6 +431,6 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         return super()._next()
 
     def _is_early(self, node: Node) -> bool:
-        if self.incumbent is not None:
+        if self.value is not None:  # a search that only bounds knows one without a plan
             return node.turn is Turn.EARLY
         return node.turn in (Turn.EARLY, Turn.UNTIL_A_PLAN) and self._in_vain[node.teams] < FOR_A_PLAN

@@ -12,7 +12,7 @@ from pipeplan.io.load import load_cluster, load_model
 from pipeplan.search import nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Turn
 from pipeplan.search.local_search import Improver, LocalSearch, Request, Workplace
-from pipeplan.search.nodes import beside
+from pipeplan.search.nodes import beside, layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.beside import Advanced, Batch, BatchSearch, Shared, dumps, loads
 from pipeplan.search.nodes.device_groups import SpaceNode
@@ -51,12 +51,14 @@ def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
     monkeypatch.setattr(beside, "AFTER", 0.0)
     monkeypatch.setattr(space, "PAIRS", 0)
     if request.param == "many":
-        monkeypatch.setattr(space, "FEW", 0)
+        for module, name in ((space, "FEW"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
+            monkeypatch.setattr(module, name, 0)
     spaces = opened()
     alone = list(nodes_of(own for each in spaces.teams.values() for own in each))
     every = [*together(alone), *alone, *in_rounds(spaces.teams.values())]
     kinds = {LeastWaysNode, RowsNode, RoundsNode, *([JoinedSpacesNode] if request.param == "many" else [])}
     assert {type(node) for node in every if node.shared} >= kinds
+    assert request.param == "few" or any(node.shared and node.turn is Turn.UNTIL_A_PLAN for node in every)
     return spaces, [node for node in every if node.shared]
 
 
@@ -189,6 +191,22 @@ def test_a_batch_has_the_bounds_that_nodes_have_here(nodes: tuple[Spaces, list[N
         if not plans and not answer.partitions and here.value == value:
             assert known == sorted((type(each).__name__, each.bound) for each in others)
             assert answer.rest == here._rest
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3])
+def test_what_a_batch_has_no_time_for_comes_back(nodes, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """Every node that was not advanced, whatever its turn, in a search that knows a value and no plan."""
+    left = iter(range(looks))
+    monkeypatch.setattr(BatchSearch, "spent", property(lambda _: 0.0 if next(left, None) is not None else 99.0))
+    sent, own = sorted(nodes[1], key=lambda node: node.turn is not Turn.UNTIL_A_PLAN)[:40], opened()
+    advanced: list[int] = []
+    monkeypatch.setattr(BatchSearch, "expand", lambda _, node: advanced.append(node.bound))
+    answer = Batch(1, dumps(sent), VALUE, 0.0, False, 60.0, 2.0**40).answer(Workplace(own, LocalSearch(own)))
+    assert answer is not None
+    again = [node.bound for node in loads(answer.nodes, nodes[0])]
+    assert len(advanced) == looks
+    assert advanced == sorted(node.bound for node in sent)[:looks]
+    assert sorted([*again, *advanced]) == sorted(node.bound for node in sent)
 
 
 def test_a_batch_that_nobody_waits_for_is_left() -> None:

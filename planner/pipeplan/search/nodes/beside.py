@@ -29,8 +29,8 @@ from pipeplan_formulations.common.report import Limits
 
 MOST = 8
 """Most nodes of a batch."""
-SECONDS, SLACK = 2.0, 4.0
-"""Seconds after which the process advances no other node, and by which the last one may take longer."""
+SECONDS = 2.0
+"""Seconds after which the process advances no other node; the last one has all the time for which it is waited for."""
 PATIENCE, END = 10.0, 4.0
 """Seconds for which a batch is waited for, as the process may be busy with something long; and those at the end of the
 search in which none is sent, and that of least bound is taken back: it is all that raises the bound."""
@@ -151,10 +151,11 @@ class Batch(Request):
 
     def answer(self, place: Workplace) -> Advanced | None:
         """Advance them, the least bound first; hints and plans are for the local search here too."""
-        seconds = min(self.seconds, self.until - time.time())
-        if seconds <= 0:
+        rest = self.until - time.time()
+        if rest <= 0:
             return None
-        own = BatchSearch(Limits(seconds + SLACK, self.gap), cluster_of=place.spaces.cluster_of, place=place)
+        seconds = min(self.seconds, rest)
+        own = BatchSearch(Limits(rest, self.gap), cluster_of=place.spaces.cluster_of, place=place)
         own.outside, own.value = place.spaces.outside, self.value
         if not self.late:
             own.resume()
@@ -162,7 +163,8 @@ class Batch(Request):
             own.push(node)
         while own.open and own.spent < seconds:
             own.step()
-        return own.answer(self.number)
+        # A node that the limit ended is closed with the bound it had: nobody waits for that any more.
+        return own.answer(self.number) if own.rest > 0 else None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -208,7 +210,7 @@ class BatchSearch(PlanSearch):
 
     def answer(self, number: int) -> Advanced:
         """What has become of the nodes."""
-        left = [*(entry[-1] for entry in self._heap), *self._deferred, *self._others]
+        left = [*(entry[-1] for entry in (*self._heap, *self._early)), *self._deferred, *self._others]
         return Advanced(number, dumps(left), self._rest, self.parts, tuple(self.plans), tuple(self.partitions))
 
 
