@@ -158,7 +158,7 @@ REGIMES = {
         suits=free,
         first=170,
     ),
-    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free, first=65),
+    "targets": Regime(TargetSchedule, "reached", LARGE, exact=False, suits=free, first=65),
     "joined spaces": Regime(
         JoinedSpacesNode,
         "advance",

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.local_search import LocalSearch, Request, Sent, Workplace
+from pipeplan.search.local_search import LocalSearch, Recall, Request, Sent, Workplace
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import NewTeams
 from pipeplan.search.nodes import beside as sharing
@@ -32,8 +32,10 @@ class ProcessHere:
         self._answers: list[bytes] = []
         self._calls = 0
 
-    def send(self, sent: Sent | Request) -> None:
-        """Do what is asked."""
+    def send(self, sent: Sent | Request | Recall) -> None:
+        """Do what is asked; it is done by the time it is recalled."""
+        if isinstance(sent, Recall):
+            return
         opened = tuple(each for each in self._spaces.questions if id(each) not in self._known)
         self._known |= set(map(id, opened))
         pickle.loads(pickle.dumps(NewTeams(opened))).give(self._place)

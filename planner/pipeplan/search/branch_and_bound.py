@@ -104,6 +104,11 @@ class Node(ABC):
         return False
 
     @property
+    def begun(self) -> bool:
+        """Whether it has begun something that it would have to begin again there."""
+        return False
+
+    @property
     def joins(self) -> bool:
         """Whether the node is bounded together with those of other spaces first (`search.nodes_of`)."""
         return False
@@ -250,8 +255,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         super().improve(solution, value)
 
     def hint(self, hint: Sent) -> None:
-        """Tell the local search beside this search what may lead to better plans."""
-        if self.improver is not None:
+        """Tell the local search beside this search what may lead to better plans, if it has nothing else to do."""
+        if self.improver is not None and self.helper is None:
             self.improver.sends(hint)
 
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
@@ -330,7 +335,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def to_share(self, most: int) -> list[Node]:
         """Take every second one of the first nodes that may be advanced elsewhere, at most so many; the least stays."""
         first = [heapq.heappop(self._heap) for _ in range(min(3 * most, len(self._heap)))]
-        taken = [entry for entry in first if entry[-1].shared and not self.fathoms(entry[0])][1::2][:most]
+        may = (entry for entry in first if entry[-1].shared and not entry[-1].begun and not self.fathoms(entry[0]))
+        taken = [*may][1::2][:most]
         for entry in first:
             if not any(entry is other for other in taken):
                 heapq.heappush(self._heap, entry)

@@ -18,7 +18,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.nodes import layouts
-from pipeplan.search.nodes.aggregate import AggregateNode
+from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.aggregate_problem import (
     _of_every_team,
     _problem,
@@ -256,3 +256,16 @@ def test_a_tree_that_is_not_decided_in_time_is_solved_for_better_values_first(mo
         assert len(cutoffs) < 20
     assert len(cutoffs) > 2 and cutoffs[1:] == sorted({*cutoffs[1:]})
     assert below and all(each.last for each in below)
+
+
+@pytest.mark.parametrize("value", [None, 900, 1000])
+def test_no_target_follows_that_of_an_allocation(value: int | None) -> None:
+    """What was found below a target is the optimum, but for the accuracy; unless the best plan excludes it by now."""
+    search = PlanSearch(Limits(gap=0.001), cluster_of=lambda _: CLUSTER)
+    search.value = 1000
+    targets = TargetSchedule()
+    first = targets.next_below(search, 700)
+    assert (first.cutoff, first.last) == (800, False)
+    targets.reached(790 if value is None else value)
+    again = targets.next_below(search, 795 if value == 1000 else 780)
+    assert (again.cutoff, again.last) == {None: (791, True), 900: (901, True), 1000: (800, False)}[value]

@@ -11,7 +11,7 @@ from pipeplan.core.job import Job
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.search import nodes_of
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Turn
-from pipeplan.search.local_search import Improver, LocalSearch, Request, Workplace
+from pipeplan.search.local_search import Improver, LocalSearch, Recall, Request, Workplace
 from pipeplan.search.nodes import beside, layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.beside import Advanced, Batch, BatchSearch, Shared, dumps, loads
@@ -86,9 +86,9 @@ class Elsewhere:
     """A process that was sent requests, with the answers that it has ready."""
 
     def __init__(self, running: bool = True) -> None:
-        self.running, self.requests, self.ready = running, list[Request](), list[object]()
+        self.running, self.requests, self.ready = running, list[Request | Recall](), list[object]()
 
-    def asks(self, request: Request) -> bool:
+    def asks(self, request: Request | Recall) -> bool:
         """Keep it."""
         self.requests.append(request)
         return self.running
@@ -150,7 +150,7 @@ def test_nodes_that_do_not_come_back_are_advanced_here(nodes, monkeypatch: pytes
     process.running = why != "dead"
     process.asks = lambda _: False  # type: ignore[method-assign]
     if why == "late":
-        later = SimpleNamespace(monotonic=lambda: helper._sent + 11, time=lambda: 0.0)
+        later = SimpleNamespace(monotonic=lambda: helper._sent + 13, time=lambda: 0.0)
         monkeypatch.setattr(beside, "time", later)
     elif why == "refused":
         helper._back(search, helper.away)
@@ -207,6 +207,38 @@ def test_what_a_batch_has_no_time_for_comes_back(nodes, monkeypatch: pytest.Monk
     assert len(advanced) == looks
     assert advanced == sorted(node.bound for node in sent)[:looks]
     assert sorted([*again, *advanced]) == sorted(node.bound for node in sent)
+
+
+@pytest.mark.parametrize("recalled", [0, 1, 2])
+def test_a_batch_goes_on_until_it_is_wanted(nodes, monkeypatch: pytest.MonkeyPatch, recalled: int) -> None:
+    """After its first seconds it ends when it, or a later one, is recalled; without that it has more time."""
+    monkeypatch.setattr(BatchSearch, "spent", property(lambda _: (beside.SECONDS + beside.LONGEST) / 2))
+    own, advanced = opened(), list[Node]()
+    monkeypatch.setattr(BatchSearch, "expand", lambda _, node: advanced.append(node))
+    place = Workplace(own, LocalSearch(own), recalled=recalled)
+    answer = Batch(1, dumps(nodes[1][:4]), VALUE, 0.0, False, beside.LONGEST, 2.0**40).answer(place)
+    assert answer is not None
+    assert len(advanced) == (0 if recalled else 4)
+    assert len(loads(answer.nodes, nodes[0])) == 4 - len(advanced)
+
+
+def test_the_search_wants_its_nodes_back_after_some_seconds(nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so once; the nodes stay away until there is an answer."""
+    process, helper = shared(search := searching(VALUE), nodes)
+    for seconds in (0.5, beside.SECONDS + 0.5, beside.SECONDS + 1):
+        now = helper._sent + seconds
+        monkeypatch.setattr(beside, "time", SimpleNamespace(monotonic=lambda now=now: now, time=lambda: 0.0))
+        helper.exchange(search)
+        assert len(helper.away) == 4
+        assert process.requests[1:] == ([Recall(1)] if seconds > beside.SECONDS else [])
+        monkeypatch.undo()
+
+
+def test_nodes_that_have_begun_stay(nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have begun is not sent."""
+    monkeypatch.setattr(type(nodes[1][0]), "begun", property(lambda _: True))
+    _, helper = shared(searching(VALUE), (nodes[0], [node for node in nodes[1] if type(node) is type(nodes[1][0])]))
+    assert not helper.away
 
 
 def test_a_batch_that_nobody_waits_for_is_left() -> None:

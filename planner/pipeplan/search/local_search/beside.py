@@ -41,18 +41,19 @@ from pipeplan.search.space.spaces import Spaces
 
 IDEAS = 0.5
 """Share of the way to a rest behind which ideas are tried."""
-REQUESTS, CLIMBS = 0.1, 0.2
+REQUESTS, CLIMBS = 0.05, 0.5
 """The same behind which requests are answered, and the share of their time for which it climbs before the next one."""
 COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 
 @dataclass
 class Workplace:
-    """What the process has: the spaces, its local search, and what was tried for requests."""
+    """What the process has: the spaces, its local search, what was tried for requests, and the last `Recall`."""
 
     spaces: Spaces
     search: LocalSearch
     tried: set[Hashable] = field(default_factory=set)
+    recalled: int = 0
 
 
 class Request(ABC):
@@ -61,6 +62,13 @@ class Request(ABC):
     @abstractmethod
     def answer(self, place: Workplace) -> object | None:
         """Do it and return what is sent back; None if nobody waits for that."""
+
+
+@dataclass(frozen=True)
+class Recall:
+    """That the search would have the answer to a request of this number now; it is known while that is worked on."""
+
+    number: int
 
 
 class Sent(ABC):
@@ -172,8 +180,11 @@ class ProcessBeside:
             Thread(target=self._write, daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
-    def send(self, sent: Sent | Request) -> None:
-        """Send what to start from, or a request; before it, the teams that were opened since the last one."""
+    def send(self, sent: Sent | Request | Recall) -> None:
+        """Send what to start from, a request, or that its answer is wanted.
+
+        Before it go the teams that were opened since the last one.
+        """
         opened = tuple(each for each in self._spaces.questions if id(each) not in self._known)
         if opened:
             self._known |= set(map(id, opened))
@@ -234,7 +245,10 @@ def main() -> None:
 
     def read() -> None:
         for message in _messages(pipe):
-            given.put(message)
+            if isinstance(message, Recall):
+                place.recalled = message.number
+            else:
+                given.put(message)
         os._exit(0)
 
     def send(message: object) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pipeplan.baselines.deadline import ending
 from pipeplan.search.evaluate import EvaluatedPlan, actions
-from pipeplan.search.local_search.beside import Message, ProcessBeside, Request, Sent
+from pipeplan.search.local_search.beside import Message, ProcessBeside, Recall, Request, Sent
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.spaces import Spaces
 
@@ -62,8 +62,8 @@ class Improver:
         """Whether there is a process that may answer."""
         return self._process is not None and not self._process.ended
 
-    def asks(self, request: Request) -> bool:
-        """Send a request to the process, if one is running; its answer is among `answers`."""
+    def asks(self, request: Request | Recall) -> bool:
+        """Send a request to the process, if one is running; its answer is among `answers`. Or recall one."""
         if self._process is None or self._process.ended:
             return False
         self._process.send(request)

@@ -5,9 +5,11 @@ than the one that was current some tries ago. So it leaves small hills, without 
 Bykov, European Journal of Operational Research 258, 2017; from memory).
 
 Other groups need other boundaries and in-flight counts before one can tell whether they are better. So a plan for them
-starts from a balanced partition, and begins a climb of its own. The most promising climb continues.
+starts from a balanced partition, and begins a climb of its own. The most promising climb continues. Many climbs of one
+space may be as good as each other: the longer none of them finds anything, the sooner other spaces have their turn.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,10 +35,11 @@ MEMORY = 60
 SLICE = 50
 """Tries of one climb at once."""
 WORSE = 0.002
-"""A climb waits behind those up to this much worse for each slice that did not improve its best plan."""
-REGROUPED, RISING, EVEN, WAYS = 2, 6, 8, 3
-"""Other groups that are tried before each slice, and those of rising numbers of replicas, as long as there are some;
-most equal ones among which one is sought that fits; other ways to split layers over the teams of the best plan."""
+"""A climb waits behind those up to this much worse for each slice that did not improve its best plan, and for each of
+its space that did not improve the best one there."""
+NEARS, RISING, EVEN, WAYS = 4, 6, 8, 3
+"""Groups near those of the climb that are tried before each slice, and those of rising numbers of replicas, as long as
+there are some; most equal ones among which one is sought that fits; other ways to split layers over the same teams."""
 RESTART = 20
 """Slices without improvement after which a climb starts again from its best plan."""
 PROMISING = 1.05
@@ -71,11 +74,6 @@ class _Climb:
     number: int = 0
     past: list[int] = field(default_factory=list)
 
-    @property
-    def priority(self) -> float:
-        """The least comes first."""
-        return self.best.value * (1 + WORSE * self.idle)
-
     def restart(self) -> None:
         """Continue from the best plan."""
         self.plan, self.past = self.best, [self.best.value] * MEMORY
@@ -108,6 +106,8 @@ class LocalSearch:
         self._spaces = spaces
         self._moves: dict[Key, Moves] = {}
         self._climbs: dict[tuple[Hashable, ...], _Climb] = {}
+        self._vain: Counter[Key] = Counter()
+        self._passed: Counter[Key] = Counter()
         self._ideas: dict[Hashable, Idea] = {}
         self._tried: set[Hashable] = set()
         self._regrouped: set[tuple[object, ...]] = set()
@@ -178,23 +178,32 @@ class LocalSearch:
         It ends early at the deadline that is set (`pipeplan.baselines.deadline`).
         """
         before = self.least
-        climb = min(self._climbs.values(), key=lambda each: each.priority)
-        own = climb.best.value
+        climb = min(self._climbs.values(), key=self._priority)
+        key, own = climb.moves.space.key, climb.best.value
+        there = self._least(key)
         with suppress(OutOfTime):
             for groups in chain(islice(self._ways_from(climb), WAYS), islice(self._rising_from(climb), RISING)):
                 self._begin(*groups, before)
-            for _ in range(REGROUPED):
-                if not self._begin_evenly(climb, before):
+            near = all(self._begin_near(climb, before) for _ in range(NEARS))
+            for begun in (near, self._begin_evenly(climb, before)):
+                if not begun:
                     size = climb.best.candidate.chain.micro_batch
-                    near = next(climb.near, None)
-                    other = climb.moves.regrouped(climb.placement, size) if near is None else (near, size)
-                    self._begin(climb.moves.space, *other, before)
+                    self._begin(climb.moves.space, *climb.moves.regrouped(climb.placement, size), before)
             for _ in range(tries):
                 self._try(climb)
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
+        self._vain[key] = 0 if self._least(key) < there else self._vain[key] + 1
         if climb.idle and climb.idle % RESTART == 0:
             climb.restart()
         return self._better(before)
+
+    def _priority(self, climb: _Climb) -> float:
+        """The climb of the least continues."""
+        return climb.best.value * (1 + WORSE * (climb.idle + self._vain[climb.moves.space.key]))
+
+    def _least(self, key: Key) -> int:
+        """The value of the best plan of a space."""
+        return min(each.best.value for each in self._climbs.values() if each.moves.space.key == key)
 
     def _try(self, climb: _Climb) -> None:
         """One neighbour on the same groups."""
@@ -220,9 +229,10 @@ class LocalSearch:
         return self._rising[space.key, size]
 
     def _ways_from(self, climb: _Climb) -> Iterator[Groups]:
-        """The groups of a climb in other ways to split layers over equal teams that were not tried yet, best first.
+        """The groups of a climb in other ways to split layers over equal teams that were not tried yet.
 
-        A search finds plans of few ways first; which one is best depends on the groups.
+        Those come first that other groups were tried in least, then the best: a search finds plans of few ways first,
+        and which one is best depends on the groups.
         """
         own, size, modes = climb.moves.space, climb.best.candidate.chain.micro_batch, climb.placement.modes
         if not isinstance(own.split, Split) or modes is None:
@@ -233,8 +243,18 @@ class LocalSearch:
                 space = self._spaces.find(split, own.job.level, own.model.slices)
                 if space is not None and (climb.placement, size, *space.key) not in self._regrouped:
                     stages = [(space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes]
-                    others.append((space.lower_bounds(size).of_stages(stages), split.number, space))
-        yield from ((space, climb.placement, size) for *_, space in sorted(others, key=lambda each: each[:2]))
+                    bound = space.lower_bounds(size).of_stages(stages)
+                    others.append((self._passed[space.key], bound, split.number, space))
+        for *_, space in sorted(others, key=lambda each: each[:3]):
+            self._passed[space.key] += 1
+            yield space, climb.placement, size
+
+    def _begin_near(self, climb: _Climb, best: int) -> bool:
+        """Begin a climb on groups that differ by one step; return False if none is left."""
+        near = next(climb.near, None)
+        if near is not None:
+            self._begin(climb.moves.space, near, climb.best.candidate.chain.micro_batch, best)
+        return near is not None
 
     def _begin_evenly(self, climb: _Climb, best: int) -> bool:
         """Begin a climb on equal groups; return False if none is left.

@@ -39,7 +39,7 @@ from pipeplan_formulations.common.report import Limits, Report, Stop
 FIRST_SLICE, SHARE = 4.0, 0.125
 """Seconds of a node's first solve, or for a target this share of the time limit if that is more; four times as many
 each time they raised no bound."""
-TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.037, 0.027, 0.02, 0.014, 0.01, 0.007, 0.005, 0.003, 0.001)
+TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.037, 0.027, 0.019, 0.014, 0.01, 0.007, 0.005, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 NEARER = 5e-3
 """A target whose programme does not run in time is approached by halves, until it is this close to the bound."""
@@ -74,10 +74,12 @@ class TargetSchedule:
     """Sequence of targets of a node; ``number`` is the current one.
 
     ``undecided`` is a cutoff so close to the incumbent that the programme did not run in its slice of time.
+    ``found`` is the value of an allocation: no closer target raises the bound above it.
     """
 
     number: int = 0
     undecided: int | None = None
+    found: int | None = None
 
     def next_below(self, search: PlanSearch, bound: int) -> Target:
         """Return the lowest remaining target above the node's bound."""
@@ -91,6 +93,8 @@ class TargetSchedule:
             self.number += 1
         share = shares[self.number]
         cutoff = below(value, share)
+        if self.found is not None and self.found < below(value, gap):
+            return Target(self.found + 1, CLOSE, last=True)
         if self.undecided is not None and self.undecided <= cutoff:
             return Target((bound + self.undecided) // 2, _accuracy(share), last=False)
         return Target(cutoff, _accuracy(share), last=self.number == last)
@@ -107,6 +111,15 @@ class TargetSchedule:
     def passed(self) -> None:
         """Move to the next target."""
         self.number += 1
+
+    def reached(self, value: int) -> None:
+        """Note the value of an allocation below the target; the one that follows is the last."""
+        self.found = value
+
+    def forgotten(self) -> bool:
+        """Go on behind that value; True if there was one."""
+        before, self.found = self.found, None
+        return before is not None
 
 
 def below(value: int, share: float) -> int:
@@ -164,9 +177,13 @@ class AggregateNode(Node):
 
     @property
     def shared(self) -> bool:
-        """Before targets are solved for: a solver that has begun is not sent."""
-        bounded = not self.last and (not self.estimated or self.again)
-        return bounded and self.targets is not None and not self.layout.pooled
+        """Whole layouts, one after another target; not those that need more time than a batch has."""
+        return not self.last and self.targets is not None and not self.layout.pooled and self.slice <= FIRST_SLICE
+
+    @property
+    def begun(self) -> bool:
+        """Whether its solver has begun, which is not sent."""
+        return self._solver is not None
 
     @property
     def small(self) -> bool:
@@ -232,13 +249,14 @@ class AggregateNode(Node):
         report = self._solve(problem, target, slice_)
         if not self.learn(report):
             return Step.nothing()
-        unfinished = report.stop is Stop.TIME
+        unfinished, solver = report.stop is Stop.TIME, self._solver
         self._prepare(search, problem, target, unfinished, raised=self.proved > before)
         # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
             if report.stop is Stop.EXHAUSTED and (self.small or search.value is None):  # what was found does not fit
                 return Step.split(list(self._below()))
-            last = target.last or report.stop is Stop.EXHAUSTED
+            excluded = self.targets is not None and self.targets.forgotten()  # by the two trips
+            last = (target.last and not excluded) or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         value, self.known = report.objective or 0, report.solution
         rows = (self._submit(search, own, problem, report.solution, value) for own in self.space.chosen(self.size))
@@ -255,8 +273,11 @@ class AggregateNode(Node):
             return Step.split(list(self._below()))
         if not target.last and not unfinished and value > self.bound * (1 + CLOSE_IN_TREE):  # else no target raises it
             # At or above the cutoff, the schedule goes on by itself.
-            if self.targets is not None and (target.cutoff is None or self.bound < target.cutoff):
+            if self.targets is not None and target.cutoff is None:
                 self.targets.passed()
+            elif self.targets is not None and not missed:
+                self.targets.reached(value)
+                self._solver = solver  # goes on
             return Step.split([self])
         # After the last target only the best device groups are searched further, and GPipe by itself.
         nodes = self._open(found, self.alternating)
@@ -302,8 +323,10 @@ class AggregateNode(Node):
             others = allocation_problem(self.space, self.size, self.layout, alternating=False)
             clock, most = Clock(Limits(min(search.left, self.slice))), search.cutoff
             self.alone = FurthestEnd(others, clock).lower_bound(most - 1, most, closely=False) >= most
-        twice = self.alternating and not self.covers
-        return replace(problem, two_trips=True) if twice and not problem.two_trips else problem
+        if not self.alternating or self.covers or problem.two_trips:
+            return problem
+        self._solver = None  # of another problem
+        return replace(problem, two_trips=True)
 
     def _is_known(self, search: PlanSearch, problem: ChainAllocation) -> bool:
         """True in a tree if the allocation of the node above is one of this node's, and no solve raises the bound."""
@@ -377,5 +400,5 @@ class AggregateNode(Node):
         if len(self.last) < most_stages(job, len(self.space.model.layers), job.batch // self.size):
             for mode in self.layout.before(self.last):
                 for space in self.space.with_mode(mode):
-                    targets = self.targets and replace(self.targets)
+                    targets = self.targets and replace(self.targets, found=None)
                     yield replace(self, space=space, last=(mode, *self.last), estimated=True, targets=targets)

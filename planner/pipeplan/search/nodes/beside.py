@@ -1,4 +1,4 @@
-"""Nodes that the process beside the search advances: every second one of the first, a few seconds at a time.
+"""Nodes that the process beside the search advances: every second one of the first, until the search wants them back.
 
 ::
 
@@ -8,7 +8,8 @@
                           ╰◀────┴─────┴────── Advanced ◀─╯ nodes that are left, plans, the least bound of what is closed
 
 Both have the same spaces, so these are sent by their keys. What nodes keep for themselves is left behind, so only those
-are shared to which it is worth little (`Node.shared`). Nodes that do not come back in time are advanced here after all.
+are shared to which it is worth little (`Node.shared`). The search wants a batch back after some seconds, but looks only
+between two nodes of its own; so long the process goes on. What does not come back in time is advanced here after all.
 """
 
 import io
@@ -21,7 +22,7 @@ from typing import Any
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.local_search import Improver, Message, Request, Sent, Workplace
+from pipeplan.search.local_search import Improver, Message, Recall, Request, Workplace
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Key, Space
 from pipeplan.search.space.spaces import Spaces
@@ -29,9 +30,10 @@ from pipeplan_formulations.common.report import Limits
 
 MOST = 8
 """Most nodes of a batch."""
-SECONDS = 2.0
-"""Seconds after which the process advances no other node; the last one has all the time for which it is waited for."""
-PATIENCE, END = 10.0, 4.0
+SECONDS, LONGEST = 2.0, 6.0
+"""Seconds of a batch that the search wants back, and after which the process advances no other node anyhow; the last
+one has all the time for which it is waited for."""
+PATIENCE, END = 12.0, 4.0
 """Seconds for which a batch is waited for, as the process may be busy with something long; and those at the end of the
 search in which none is sent, and that of least bound is taken back: it is all that raises the bound."""
 AFTER = 4.0
@@ -150,7 +152,7 @@ class Batch(Request):
     until: float
 
     def answer(self, place: Workplace) -> Advanced | None:
-        """Advance them, the least bound first; hints and plans are for the local search here too."""
+        """Advance them, the least bound first; plans are for the local search here too."""
         rest = self.until - time.time()
         if rest <= 0:
             return None
@@ -161,7 +163,7 @@ class Batch(Request):
             own.resume()
         for node in loads(self.nodes, place.spaces):
             own.push(node)
-        while own.open and own.spent < seconds:
+        while own.open and own.spent < (seconds if place.recalled < self.number or own.has_begun else SECONDS):
             own.step()
         # A node that the limit ended is closed with the bound it had: nobody waits for that any more.
         return own.answer(self.number) if own.rest > 0 else None
@@ -175,6 +177,11 @@ class BatchSearch(PlanSearch):
     plans: list[Message] = field(default_factory=list, init=False)
     partitions: list[Partition] = field(default_factory=list, init=False)
     _others: list[Node] = field(default_factory=list, init=False)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the next node has begun what it keeps for itself, and would begin again elsewhere."""
+        return not self._early and self._heap[0][-1].begun
 
     def push(self, node: Node) -> None:
         """Open a node that is shared."""
@@ -198,10 +205,6 @@ class BatchSearch(PlanSearch):
         if self.value != before and every[0].laid is not None:
             self.partitions.append(Partition.of(every[0], boundaries, self.place.spaces))
 
-    def hint(self, hint: Sent) -> None:
-        """Give it to the local search of this process."""
-        hint.give(self.place)
-
     def is_new(self, tried: Hashable) -> bool:
         """Return True the first time, over all batches."""
         new = tried not in self.place.tried
@@ -223,6 +226,7 @@ class Shared:
     away: list[Node] = field(default_factory=list)
     _number: int = 0
     _sent: float = 0.0
+    _recalled: float | None = None
 
     @property
     def bound(self) -> int:
@@ -238,17 +242,22 @@ class Shared:
             self._take(search, min(search.left, 1.0))
 
     def _take(self, search: PlanSearch, wait: float = 0.0) -> None:
+        now = time.monotonic()
+        if self.away and self._recalled is None and (search.least_open is None or now - self._sent > SECONDS):
+            self.improver.asks(Recall(self._number))
+            self._recalled = now
         for answer in self.improver.answers(wait):
             if isinstance(answer, Advanced):
                 self._advanced(search, answer)
-        if self.away and (not self.improver.running or time.monotonic() - self._sent > self._patience(search)):
+        if self.away and (not self.improver.running or self._is_due(search)):
             self._back(search, self.away)
 
-    def _patience(self, search: PlanSearch) -> float:
-        """Seconds for which the batch is waited for: for less time where nothing else is open."""
+    def _is_due(self, search: PlanSearch) -> bool:
+        """Whether the batch is waited for no longer: for less time where nothing else is open."""
+        now = time.monotonic()
         if search.least_open is None:
-            return 2 * SECONDS
-        return 0.0 if self.bound < search.least_open and search.rest < END else PATIENCE
+            return self._recalled is not None and now - self._recalled > 2 * SECONDS
+        return now - self._sent > PATIENCE or (self.bound < search.least_open and search.rest < END)
 
     def _advanced(self, search: PlanSearch, answer: Advanced) -> None:
         for message in answer.plans[::-1]:
@@ -285,8 +294,8 @@ class Shared:
         if not nodes:
             return
         self._number += 1
-        how = search.value, search.limits.gap, waits, SECONDS, time.time() + PATIENCE
+        how = search.value, search.limits.gap, waits, LONGEST, time.time() + PATIENCE
         if self.improver.asks(Batch(self._number, dumps(nodes), *how)):
-            self.away, self._sent = nodes, time.monotonic()
+            self.away, self._sent, self._recalled = nodes, time.monotonic(), None
         else:
             self._back(search, nodes)
