@@ -106,8 +106,8 @@ class LocalSearch:
         self._spaces = spaces
         self._moves: dict[Key, Moves] = {}
         self._climbs: dict[tuple[Hashable, ...], _Climb] = {}
-        self._vain: Counter[Key] = Counter()
-        self._passed: Counter[Key] = Counter()
+        self._vain: Counter[Key] = Counter()  # slices since the best plan of a space
+        self._other_ways: Counter[Key] = Counter()  # groups of other ways that were tried in a space
         self._ideas: dict[Hashable, Idea] = {}
         self._tried: set[Hashable] = set()
         self._regrouped: set[tuple[object, ...]] = set()
@@ -244,9 +244,9 @@ class LocalSearch:
                 if space is not None and (climb.placement, size, *space.key) not in self._regrouped:
                     stages = [(space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes]
                     bound = space.lower_bounds(size).of_stages(stages)
-                    others.append((self._passed[space.key], bound, split.number, space))
+                    others.append((self._other_ways[space.key], bound, split.number, space))
         for *_, space in sorted(others, key=lambda each: each[:3]):
-            self._passed[space.key] += 1
+            self._other_ways[space.key] += 1
             yield space, climb.placement, size
 
     def _begin_near(self, climb: _Climb, best: int) -> bool:
