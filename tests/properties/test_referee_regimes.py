@@ -37,6 +37,7 @@ from referee.verdict import judge
 space = import_module("pipeplan.search.space.space")
 family_node = import_module("pipeplan.search.nodes.family")
 network = import_module("pipeplan.costs.network")
+solving = import_module("pipeplan.solve.solving")
 shapes = import_module("pipeplan.search.nodes.device_groups")
 
 
@@ -130,6 +131,11 @@ def loops_of_teams(document: dict[str, Any]) -> None:
     """The same of teams of one size."""
     in_equal_teams(document)
     loops(document)
+
+
+def without_teams(document: dict[str, Any]) -> None:
+    """Devices are alone."""
+    document["job"] |= {"teams": [1], "intra_layer": False}
 
 
 def beside(change: Callable[[dict[str, Any]], None], document: dict[str, Any]) -> None:
@@ -261,6 +267,16 @@ REGIMES |= {
     )
     for name in ("joined spaces", "large joined spaces", "rows of many teams")
 }
+REGIMES["large aggregates, some beside"] = Regime(
+    Batch,
+    "answer",
+    (*LARGE, *AT_ONCE, (solving, "WITH_BEAMS", 0)),
+    exact=False,
+    when=lambda _, answer: answer is not None,
+    suits=free,
+    change=partial(beside, without_teams),
+    first=46,
+)
 REGIMES |= {
     f"{name}, late gradients": replace(REGIMES[name], change=late)
     for name in ("tree of aggregates", "large aggregates")

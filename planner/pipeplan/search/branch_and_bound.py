@@ -150,6 +150,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         The local search around the plans found.
     helper : Helper or None
         Advances nodes beside this search.
+    whole : float or None
+        Seconds of the search that this one is a part of.
     unaffordable : float or None
         Least seconds of a plan that was skipped for lack of time to simulate and check it.
     unopened : int or None
@@ -168,6 +170,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     pace: Pace = field(default_factory=Pace)
     improver: Improver | None = None
     helper: Helper | None = None
+    whole: float | None = None
     unaffordable: float | None = None
     unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)

@@ -44,6 +44,7 @@ class Regimes:
     tree_cells: Threshold = Threshold(2**16, "layers x units x widths of each problem of such a tree")
     layout_units: Threshold = Threshold(64, "usages of an unequal layout: larger units, fewer replica numbers")
     layout_cells: Threshold = Threshold(2**19, "layers x units x widths of an unequal layout's programme")
+    beam_devices: Threshold = Threshold(64, "without teams: a beam takes what the proof needs, which is shared instead")
     # Teams of unlike sizes: `space.mixed`.
     mixed_fillings: Threshold = Threshold(512, "every way to fill the nodes is tried for a row that may be the best")
     # Below device groups: `nodes.family`, `space.in_flight`, `search.evaluate`.

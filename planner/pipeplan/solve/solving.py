@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # few jobs need these, and functions below import them
 
 FOR_HEURISTICS, FOR_LATE = 0.2, 0.05
 """Share of the time limit in which heuristics may begin, and where layouts are large, so that they begin late."""
+WITH_BEAMS = REGIMES.beam_devices.most
+"""Most devices with which the process beside a search without teams only searches locally."""
 SHOWN = REGIMES.shown_samples.most
 """With more devices x samples than this, heuristics have only a share of that time,"""
 FOR_SHOWN = 0.03
@@ -220,7 +222,7 @@ class Solving:
         if any(map(searches_locally, self.hopeful)):
             limits = self.means.limits
             search.improver = Improver(self.spaces, limits.seed, limits.time, beside=limits.workers > 1)
-            if limits.workers > 1 and self.spaces.openings:
+            if limits.workers > 1 and (self.spaces.openings or len(self.asked.cluster.devices) > WITH_BEAMS):
                 from pipeplan.search.nodes.beside import Shared
 
                 search.helper = Shared(search.improver, self.spaces)

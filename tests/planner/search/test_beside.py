@@ -150,7 +150,7 @@ def test_nodes_that_do_not_come_back_are_advanced_here(nodes, monkeypatch: pytes
     process.running = why != "dead"
     process.asks = lambda _: False  # type: ignore[method-assign]
     if why == "late":
-        later = SimpleNamespace(monotonic=lambda: helper._sent + 13, time=lambda: 0.0)
+        later = SimpleNamespace(monotonic=lambda: helper._sent + beside.PATIENCE + 1, time=lambda: 0.0)
         monkeypatch.setattr(beside, "time", later)
     elif why == "refused":
         helper._back(search, helper.away)
@@ -232,6 +232,19 @@ def test_the_search_wants_its_nodes_back_after_some_seconds(nodes, monkeypatch: 
         assert len(helper.away) == 4
         assert process.requests[1:] == ([Recall(1)] if seconds > beside.SECONDS else [])
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("openings", [False, True])
+def test_slices_of_a_batch_are_those_of_the_whole_search(
+    nodes, monkeypatch: pytest.MonkeyPatch, openings: bool
+) -> None:
+    """Of searches of up to a minute; with teams, the many nodes should take little time each."""
+    monkeypatch.setattr(Spaces, "openings", [object()] if openings else [])
+    for whole in (40.0, 400.0):
+        process, _ = shared(searching(VALUE, time=whole), nodes)
+        (batch,) = process.requests
+        assert isinstance(batch, Batch)
+        assert batch.whole == (None if openings else min(whole, 60.0))
 
 
 def test_nodes_that_have_begun_stay(nodes, monkeypatch: pytest.MonkeyPatch) -> None:

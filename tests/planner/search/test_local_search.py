@@ -240,22 +240,32 @@ def test_a_search_tells_the_process_which_layouts_it_works_on(monkeypatch: pytes
         pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING)
 
 
-def test_the_process_rests_once_nothing_was_better_for_long(monkeypatch):
+def test_the_process_rests_once_nothing_was_better_for_long():
     """For its patience at least, and for longer where the last better plan took longer."""
-    now = 100.0
-    monkeypatch.setattr(beside.time, "process_time", lambda: now)
     rest = beside.Rest(5.0)
     for at, least, due in (
-        (100.5, 90, False),
-        (105.4, 90, False),
-        (105.6, 90, True),
-        (109.0, 80, False),
-        (117.9, 80, False),
-        (118.1, 80, True),
-        (119.0, 79, False),
+        (0.5, 90, False),
+        (5.4, 90, False),
+        (5.6, 90, True),
+        (9.0, 80, False),
+        (17.9, 80, False),
+        (18.1, 80, True),
+        (19.0, 79, False),
     ):
-        now = at
+        rest.spent = at
         assert rest.due(least) is due
+
+
+def test_a_slice_ends_once_something_else_is_wanted():
+    """No neighbour is tried then; the climb goes on later."""
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    search = LocalSearch(spaces, 0)
+    search.add(worst_plan(spaces))
+    (climb,) = search._climbs.values()
+    search.improve(ends=lambda: True)
+    assert climb.number == 0
+    search.improve()
+    assert climb.number > 0 or len(search._climbs) > 1
 
 
 def test_where_the_process_dies_tries_go_on_within_the_search(monkeypatch):

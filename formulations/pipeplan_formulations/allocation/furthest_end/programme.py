@@ -112,6 +112,8 @@ class FurthestEnd:
                 priced = self._priced(top, None)
                 if self._excludes(top, priced):
                     return high
+            if top - low <= accuracy * top:
+                return low
             begun = closely and self._within(min(int(low * (1 + accuracy)), top)) is not None  # found without prices
         except OutOfTimeError:
             return low

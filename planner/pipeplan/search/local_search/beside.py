@@ -6,10 +6,11 @@
             ◀── better plans as soon as they are found, answers ──────────────────────────────────────
 
 Both directions are pickles in a pipe. The process ends when its input does: however the search ends, none is left over.
-It rests once it has found nothing for longer than it was given, and than all that it took before, until the search
+It rests once it has climbed in vain for longer than it was given, and than all that it climbed before, until the search
 sends a better plan. Half-way it begins with ideas about what the search works on, which take seconds each; as long as
 they took it climbs before the next one. Requests come first, unless a better plan is new, and behind each one it climbs
-for a share of its time.
+for a share of its time. Once nothing was better for as long as it was given, requests included, it climbs only until
+the next one.
 """
 
 import math
@@ -256,11 +257,15 @@ def main() -> None:
         out.flush()
 
     Thread(target=read, daemon=True).start()
-    rest, for_ideas, for_requests = Rest(patience), 0.0, 0.0
+    climbing, work = Rest(patience), Rest(patience)
+    for_ideas, for_requests = 0.0, 0.0
     requests: deque[Request] = deque()
 
     def idle() -> bool:
-        return not search.ready or (rest.due(search.least) and not search.has_ideas)
+        return not search.ready or (climbing.due(search.least) and not search.has_ideas)
+
+    def interrupted() -> bool:
+        return not given.empty() and work.due(search.least)
 
     while True:
         while not given.empty() or (not requests and idle()):
@@ -270,36 +275,47 @@ def main() -> None:
             else:
                 sent.give(place)
         began = time.process_time()
-        if requests and (idle() or (for_requests <= 0 and rest.due(search.least, REQUESTS))):
+        vain = search.ready and work.due(search.least, REQUESTS if for_requests <= 0 else 1.0)
+        if requests and (idle() or vain):
             answer = requests.popleft().answer(place)
-            for_requests = CLIMBS * (time.process_time() - began)
+            took = time.process_time() - began
+            work.spent += took
+            for_requests = CLIMBS * took
             if answer is not None:
                 send(answer)
             continue
-        if search.has_ideas and rest.due(search.least, 1.0 if for_ideas > 0 else IDEAS):
+        if search.has_ideas and climbing.due(search.least, 1.0 if for_ideas > 0 else IDEAS):
             better = search.try_idea()
-            for_ideas += time.process_time() - began
+            took = time.process_time() - began
+            for_ideas += took
         else:
-            better = search.improve()
-            for_ideas -= min(time.process_time() - began, for_ideas)
-        for_requests -= min(time.process_time() - began, for_requests)
+            better = search.improve(ends=interrupted)
+            took = time.process_time() - began
+            for_ideas -= min(took, for_ideas)
+        climbing.spent += took
+        work.spent += took
+        for_requests -= min(took, for_requests)
         if better is not None:
             send(Message.of(better))
 
 
+@dataclass
 class Rest:
-    """When to rest: ``patience`` processor seconds behind the last better plan, or as many as that took if more."""
+    """When to rest: ``patience`` seconds behind the last better plan, or as many as that took if more.
 
-    def __init__(self, patience: float) -> None:
-        self._patience, self._least = patience, math.inf
-        self._began = self._last = time.process_time()
+    ``spent``: seconds so far.
+    """
+
+    patience: float
+    spent: float = 0.0
+    _least: float = math.inf
+    _last: float = 0.0
 
     def due(self, least: float, share: float = 1.0) -> bool:
         """Whether to rest now, with a best plan of this value, or whether that share of the way is gone."""
-        now = time.process_time()
         if least < self._least:
-            self._least, self._last = least, now
-        return now - self._last > share * max(self._patience, self._last - self._began)
+            self._least, self._last = least, self.spent
+        return self.spent - self._last > share * max(self.patience, self._last)
 
 
 def _messages(pipe: IO[bytes]) -> Iterator[Any]:

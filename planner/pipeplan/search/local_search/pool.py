@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from math import inf, lcm, log2
 from random import Random
 
@@ -172,10 +172,10 @@ class LocalSearch:
                 self.add(plan)
         return self._better(before)
 
-    def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
+    def improve(self, tries: int = SLICE, ends: Callable[[], bool] = lambda: False) -> EvaluatedPlan | None:
         """Continue the most promising climb, and try other groups; return a plan that is better than all before.
 
-        It ends early at the deadline that is set (`pipeplan.baselines.deadline`).
+        It ends early once ``ends`` is true, or at the deadline that is set (`pipeplan.baselines.deadline`).
         """
         before = self.least
         climb = min(self._climbs.values(), key=self._priority)
@@ -184,12 +184,12 @@ class LocalSearch:
         with suppress(OutOfTime):
             for groups in chain(islice(self._ways_from(climb), WAYS), islice(self._rising_from(climb), RISING)):
                 self._begin(*groups, before)
-            near = all(self._begin_near(climb, before) for _ in range(NEARS))
+            near = all(self._begin_near(climb, before) for _ in range(NEARS) if not ends())
             for begun in (near, self._begin_evenly(climb, before)):
-                if not begun:
+                if not begun and not ends():
                     size = climb.best.candidate.chain.micro_batch
                     self._begin(climb.moves.space, *climb.moves.regrouped(climb.placement, size), before)
-            for _ in range(tries):
+            for _ in takewhile(lambda _: not ends(), range(tries)):
                 self._try(climb)
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
         self._vain[key] = 0 if self._least(key) < there else self._vain[key] + 1

@@ -235,7 +235,8 @@ class AggregateNode(Node):
         """
         problem = self._problem or allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         problem = self._of_one_family(search, problem)
-        slice_ = self.slice * (1.0 if self.targets is None else max(1.0, SHARE * search.limits.time / FIRST_SLICE))
+        whole = search.whole or search.limits.time
+        slice_ = self.slice * (1.0 if self.targets is None else max(1.0, SHARE * whole / FIRST_SLICE))
         slice_ = min(search.left / (2 if search.value is None else 1), slice_)  # leave others time to find a plan
         if self.estimated and self.again and search.cutoff is not None:
             return self._estimate_again(search, problem, Clock(Limits(slice_)))
@@ -338,20 +339,23 @@ class AggregateNode(Node):
     def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
         """Raise the bound by the furthest-end programme, and simulate its allocations.
 
-        Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
-        plans sooner than tiles. For large pooled layouts that is all, but for the device groups found.
+        Once there is a plan, equal layouts only get a bound, of single devices up to the next target: `first_plans` has
+        tried the packed ones, which find better plans sooner than tiles. For large pooled layouts that is all, but for
+        the device groups found.
         """
         self.estimated, self.again = True, not self.small or self.layout.cells(len(self.space.model.layers)) > CROWDED
-        programme = FurthestEnd(problem, clock)
+        programme, pooled = FurthestEnd(problem, clock), self.layout.pooled
+        sought = pooled or self.layout.unequal or search.value is None
         high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
+        if not sought and self.space.split is None and self.targets is not None:
+            high = max(self.targets.next_below(search, self.bound).cutoff or high, self.bound)
         self.bound = programme.lower_bound(self.bound, high, accuracy, closely=False)
         if search.cutoff is None and self.bound == high:  # no allocation fits
             return Step.nothing()
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
-        pooled, found = self.layout.pooled, list[Placed]()
-        sought = pooled or self.layout.unequal or search.value is None
+        found = list[Placed]()
         for space in self.space.chosen(self.size) if sought else ():
             if space is not self.space:
                 problem = allocation_problem(space, self.size, self.layout, self.alternating)

@@ -33,11 +33,13 @@ MOST = 8
 SECONDS, LONGEST = 2.0, 6.0
 """Seconds of a batch that the search wants back, and after which the process advances no other node anyhow; the last
 one has all the time for which it is waited for."""
-PATIENCE, END = 12.0, 4.0
+PATIENCE, END = 15.0, 4.0
 """Seconds for which a batch is waited for, as the process may be busy with something long; and those at the end of the
 search in which none is sent, and that of least bound is taken back: it is all that raises the bound."""
 AFTER = 4.0
 """Seconds of search after which the first batch is sent: a process that has just begun has priced nothing yet."""
+WHOLE = 60.0
+"""Most seconds of a search by which the slices of time of a batch are measured: longer ones would not end in time."""
 SETTLED = 0.05
 """Share of the time limit without a better plan after which late nodes are sent too."""
 
@@ -141,6 +143,8 @@ class Batch(Request):
         Time after which no other node is advanced.
     until : float
         Value of `time.time` after which nobody waits for the answer.
+    whole : float or None
+        As in `PlanSearch`: slices of time depend on it. None where the nodes of many ways should each take little.
     """
 
     number: int
@@ -150,6 +154,7 @@ class Batch(Request):
     late: bool
     seconds: float
     until: float
+    whole: float | None = None
 
     def answer(self, place: Workplace) -> Advanced | None:
         """Advance them, the least bound first; plans are for the local search here too."""
@@ -157,7 +162,8 @@ class Batch(Request):
         if rest <= 0:
             return None
         seconds = min(self.seconds, rest)
-        own = BatchSearch(Limits(rest, self.gap), cluster_of=place.spaces.cluster_of, place=place)
+        limits = Limits(rest, self.gap)
+        own = BatchSearch(limits, cluster_of=place.spaces.cluster_of, place=place, whole=self.whole)
         own.outside, own.value = place.spaces.outside, self.value
         if not self.late:
             own.resume()
@@ -294,7 +300,8 @@ class Shared:
         if not nodes:
             return
         self._number += 1
-        how = search.value, search.limits.gap, waits, LONGEST, time.time() + PATIENCE
+        whole = None if self.spaces.openings else min(search.limits.time, WHOLE)
+        how = search.value, search.limits.gap, waits, LONGEST, time.time() + PATIENCE, whole
         if self.improver.asks(Batch(self._number, dumps(nodes), *how)):
             self.away, self._sent, self._recalled = nodes, time.monotonic(), None
         else:

@@ -26,6 +26,8 @@ Own = TypeVar("Own")
 AIMS = (0.2, 0.15, 0.1, 0.0)
 """Shares below the best plan to which the bound is raised in turn: much better plans are soon excluded. Before that it
 is tried whether all better ones are, of teams whose bound is nearer than the first."""
+ONCE = 1.0
+"""Accuracy with which a programme only tries the highest bound."""
 A_FEW = 8
 """Most nodes that are opened together behind a close bound, and of which the local search is told."""
 
@@ -99,6 +101,7 @@ class JoinedSpacesNode(Node):
         """Raise the bound of all; if that is not enough, closely where they are alike, then divide them in two.
 
         Closely, halves are not tried where nothing was raised, or of a few: the nodes have programmes that bound more.
+        So only all of the last aim is tried there.
         """
         if search.cutoff is None:
             return Step.split([node for node, _ in self.members])
@@ -121,7 +124,8 @@ class JoinedSpacesNode(Node):
         while self.aim < len(AIMS) - 1 and below(most, AIMS[self.aim]) <= self.bound:
             self.aim += 1
         high = max(below(most, AIMS[self.aim]), self.bound)
-        self.bound = programme.lower_bound(self.bound, high, ESTIMATED_LATER, closely=self.closely)
+        last = self.closely and len(members) <= A_FEW and self.aim == len(AIMS) - 1
+        self.bound = programme.lower_bound(self.bound, high, ONCE if last else ESTIMATED_LATER, closely=self.closely)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         if self.bound >= high:
