@@ -275,28 +275,24 @@ def main() -> None:
             else:
                 sent.give(place)
         began = time.process_time()
-        vain = search.ready and work.due(search.least, REQUESTS if for_requests <= 0 else 1.0)
-        if requests and (idle() or vain):
-            answer = requests.popleft().answer(place)
-            took = time.process_time() - began
-            work.spent += took
-            for_requests = CLIMBS * took
-            if answer is not None:
-                send(answer)
-            continue
-        if search.has_ideas and climbing.due(search.least, 1.0 if for_ideas > 0 else IDEAS):
-            better = search.try_idea()
-            took = time.process_time() - began
-            for_ideas += took
+        requests_first = search.ready and work.due(search.least, REQUESTS if for_requests <= 0 else 1.0)
+        request = requests.popleft() if requests and (idle() or requests_first) else None
+        idea = search.has_ideas and request is None and climbing.due(search.least, 1.0 if for_ideas > 0 else IDEAS)
+        if request is not None:
+            reply = request.answer(place)
         else:
-            better = search.improve(ends=interrupted)
-            took = time.process_time() - began
-            for_ideas -= min(took, for_ideas)
-        climbing.spent += took
+            better = search.try_idea() if idea else search.improve(ends=interrupted)
+            reply = None if better is None else Message.of(better)
+        took = time.process_time() - began
+        if reply is not None:
+            send(reply)
         work.spent += took
-        for_requests -= min(took, for_requests)
-        if better is not None:
-            send(Message.of(better))
+        if request is not None:
+            for_requests = CLIMBS * took
+        else:
+            climbing.spent += took
+            for_requests -= min(took, for_requests)
+            for_ideas += took if idea else -min(took, for_ideas)
 
 
 @dataclass

@@ -348,8 +348,8 @@ class AggregateNode(Node):
         sought = pooled or self.layout.unequal or search.value is None
         high = problem.largest + 1 if search.cutoff is None else max(search.cutoff, self.bound)
         accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
-        if not sought and self.space.split is None and self.targets is not None:
-            high = max(self.targets.next_below(search, self.bound).cutoff or high, self.bound)
+        if not sought and self.space.split is None:
+            high = self._next_high(search, high)
         self.bound = programme.lower_bound(self.bound, high, accuracy, closely=False)
         if search.cutoff is None and self.bound == high:  # no allocation fits
             return Step.nothing()
@@ -368,11 +368,15 @@ class AggregateNode(Node):
     def _estimate_again(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> Step[Node]:
         """Raise the bound by the furthest-end programme, more closely: to the next target, until it misses one."""
         most = search.cutoff or self.bound
-        target = None if self.targets is None else self.targets.next_below(search, self.bound).cutoff
-        high = max(most if target is None else min(target, most), self.bound)
+        high = self._next_high(search, most)
         self.bound = FurthestEnd(problem, clock).lower_bound(self.bound, high, ESTIMATED_AGAIN)
         self.again = high <= self.bound < most
         return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
+
+    def _next_high(self, search: PlanSearch, most: int) -> int:
+        """The next target, or ``most`` if that is less or there are no targets; not below the bound."""
+        target = None if self.targets is None else self.targets.next_below(search, self.bound).cutoff
+        return max(most if target is None else min(target, most), self.bound)
 
     @property
     def _families(self) -> bool | None:

@@ -162,9 +162,8 @@ class Batch(Request):
         if rest <= 0:
             return None
         seconds = min(self.seconds, rest)
-        limits = Limits(rest, self.gap)
-        own = BatchSearch(limits, cluster_of=place.spaces.cluster_of, place=place, whole=self.whole)
-        own.outside, own.value = place.spaces.outside, self.value
+        own = BatchSearch(Limits(rest, self.gap), cluster_of=place.spaces.cluster_of, place=place)
+        own.outside, own.value, own.whole = place.spaces.outside, self.value, self.whole
         if not self.late:
             own.resume()
         for node in loads(self.nodes, place.spaces):
