@@ -268,6 +268,27 @@ def test_a_slice_ends_once_something_else_is_wanted():
     assert sum(each.number for each in search._climbs.values()) > 0
 
 
+def test_slices_get_longer_as_long_as_nothing_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A better plan, whoever found it, makes them short again; a number that is asked for is kept."""
+    tried: list[object] = []
+    monkeypatch.setattr(LocalSearch, "_try", lambda _, climb: tried.append(climb))
+    monkeypatch.setattr(LocalSearch, "_begin", lambda *_: False)
+    search, worst = LocalSearch(Spaces(MODEL, CLUSTER, JOB), 0), worst_plan(Spaces(MODEL, CLUSTER, JOB))
+    search.add(worst)
+
+    def tries(asked: int | None = None) -> int:
+        tried.clear()
+        assert search.improve(asked) is None
+        return len(tried)
+
+    lengths = [tries() for _ in range(5 * pool.LONGER)]
+    assert lengths == sorted(lengths)
+    assert set(lengths) == {pool.SLICE * times for times in range(1, pool.LONGEST + 1)}
+    assert tries(7) == 7
+    search.add(replace(worst, value=worst.value - 1))
+    assert tries() == pool.SLICE
+
+
 def test_where_the_process_dies_tries_go_on_within_the_search(monkeypatch):
     """A process that is killed, or does not know what was plugged in for one call, takes no plans with it."""
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)

@@ -33,7 +33,10 @@ from pipeplan_formulations.partition import balanced
 MEMORY = 60
 """Tries after which a value is forgotten."""
 SLICE = 50
-"""Tries of one climb at once."""
+"""Tries of one climb at once,"""
+LONGER, LONGEST = 8, 4
+"""and as many again for each so many slices in vain, up to so many times as many: most of a slice's time goes to other
+groups, and once these lead nowhere, what is left to find is found on known ones."""
 WORSE = 0.002
 """A climb waits behind those up to this much worse for each slice that did not improve its best plan, and for each of
 its space that did not improve the best one there."""
@@ -107,6 +110,7 @@ class LocalSearch:
         self._moves: dict[Key, Moves] = {}
         self._climbs: dict[tuple[Hashable, ...], _Climb] = {}
         self._vain: Counter[Key] = Counter()  # slices since the best plan of a space
+        self._latest, self._all_vain = inf, 0  # value of the best plan, and slices since it came
         self._other_ways: Counter[Key] = Counter()  # groups of other ways that were tried in a space
         self._ideas: dict[Hashable, Idea] = {}
         self._tried: set[Hashable] = set()
@@ -172,12 +176,16 @@ class LocalSearch:
                 self.add(plan)
         return self._better(before)
 
-    def improve(self, tries: int = SLICE, ends: Callable[[], bool] = lambda: False) -> EvaluatedPlan | None:
+    def improve(self, tries: int | None = None, ends: Callable[[], bool] = lambda: False) -> EvaluatedPlan | None:
         """Continue the most promising climb, and try other groups; return a plan that is better than all before.
 
-        It ends early once ``ends`` is true, or at the deadline that is set (`pipeplan.baselines.deadline`).
+        ``tries``: of the climb; as many as suit the slices in vain if None. It ends early once ``ends`` is true, or at
+        the deadline that is set (`pipeplan.baselines.deadline`).
         """
         before = self.least
+        self._latest, self._all_vain = before, self._all_vain + 1 if before == self._latest else 0
+        if tries is None:
+            tries = SLICE * min(1 + self._all_vain // LONGER, LONGEST)
         climb = min(self._climbs.values(), key=self._priority)
         key, own = climb.moves.space.key, climb.best.value
         there = self._least(key)
