@@ -6,7 +6,8 @@ Bykov, European Journal of Operational Research 258, 2017; from memory).
 
 Other groups need other boundaries and in-flight counts before one can tell whether they are better. So a plan for them
 starts from a balanced partition, and begins a climb of its own. The most promising climb continues. Many climbs of one
-space may be as good as each other: the longer none of them finds anything, the sooner other spaces have their turn.
+space may be as good as each other: the longer none of them finds anything, the sooner other spaces have their turn. And
+the longer nothing is better at all, the longer a climb goes on at once.
 """
 
 from collections import Counter
@@ -110,7 +111,8 @@ class LocalSearch:
         self._moves: dict[Key, Moves] = {}
         self._climbs: dict[tuple[Hashable, ...], _Climb] = {}
         self._vain: Counter[Key] = Counter()  # slices since the best plan of a space
-        self._latest, self._all_vain = inf, 0  # value of the best plan, and slices since it came
+        self._all_vain = 0  # slices since the best plan
+        self._latest = inf  # its value
         self._other_ways: Counter[Key] = Counter()  # groups of other ways that were tried in a space
         self._ideas: dict[Hashable, Idea] = {}
         self._tried: set[Hashable] = set()
@@ -183,7 +185,8 @@ class LocalSearch:
         the deadline that is set (`pipeplan.baselines.deadline`).
         """
         before = self.least
-        self._latest, self._all_vain = before, self._all_vain + 1 if before == self._latest else 0
+        self._all_vain = self._all_vain + 1 if before == self._latest else 0
+        self._latest = before
         if tries is None:
             tries = SLICE * min(1 + self._all_vain // LONGER, LONGEST)
         climb = min(self._climbs.values(), key=self._priority)
