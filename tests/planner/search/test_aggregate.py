@@ -33,7 +33,7 @@ from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation.place import Place
-from pipeplan_formulations.common.report import Limits, Status, Stop
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 
 MODEL = model_of([10] * 4, [10] * 4, saved=[1] * 4, output=[1] * 4, parameters=[0] * 4, sizes=(1,))
 CLUSTER = Cluster("four", {"unit": DeviceKind("unit")}, (Node(("unit",) * 4, Link(10**9, 15)),))
@@ -269,3 +269,18 @@ def test_no_target_follows_that_of_an_allocation(value: int | None) -> None:
     targets.reached(790 if value is None else value)
     again = targets.next_below(search, 795 if value == 1000 else 780)
     assert (again.cutoff, again.last) == {None: (791, True), 900: (901, True), 1000: (800, False)}[value]
+
+
+@pytest.mark.parametrize("found", [790, None])
+def test_targets_go_on_where_trips_exclude_the_known_allocation(found: int | None, monkeypatch) -> None:
+    """Its target was the last one only as long as there was that allocation; without one the last target ends them."""
+    report = Report(Status.UNKNOWN, Stop.GAP, None, 791, 0.0, "own", "", 0, None)
+    monkeypatch.setattr(allocation.Solver, "run", lambda *_: report)
+    own = Space(MODEL, CLUSTER, Job(batch=8, replicas=(1,), depths=(2, 3, 4), schedules=("gpipe",)))
+    (layout,) = layouts.layouts(own, 8)
+    search = PlanSearch(Limits(60.0, gap=0.001), cluster_of=lambda _: CLUSTER, backend="exact")
+    search.value = 1000 if found is not None else 791
+    node = AggregateNode(790, own, layout, 1, alternating=False, estimated=True, targets=TargetSchedule(found=found))
+    step = node.advance(search)
+    assert [*step.nodes] == ([node] if found is not None else [])
+    assert node.targets.found is None

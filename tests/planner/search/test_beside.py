@@ -259,6 +259,14 @@ def test_a_batch_that_nobody_waits_for_is_left() -> None:
     assert Batch(1, dumps([]), VALUE, 0.0, True, 1.0, 0.0).answer(Workplace(own, LocalSearch(own))) is None
 
 
+def test_what_the_end_of_a_batch_closed_is_not_said(nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bound would stay that of the answer, while the search can still advance these nodes itself."""
+    monkeypatch.setattr(BatchSearch, "expand", lambda own, _: monkeypatch.setattr(type(own), "rest", 0.0))
+    own = opened()
+    batch = Batch(1, dumps(nodes[1][:1]), VALUE, 0.0, False, 60.0, 2.0**40)
+    assert batch.answer(Workplace(own, LocalSearch(own))) is None
+
+
 def test_late_nodes_come_back_untouched_while_they_wait(nodes: tuple[Spaces, list[Node]]) -> None:
     """Those of several stages on a device, until the search has resumed."""
     node = next((each for each in nodes[1] if each.turn is Turn.LATE), None)

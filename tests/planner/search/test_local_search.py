@@ -289,6 +289,56 @@ def test_slices_get_longer_as_long_as_nothing_is_better(monkeypatch: pytest.Monk
     assert tries() == pool.SLICE
 
 
+def test_a_plan_may_be_worse_than_the_last_one_but_not_than_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A climb accepts what is as good as the plan that was current `MEMORY` tries ago."""
+    search, worst = LocalSearch(Spaces(MODEL, CLUSTER, JOB), 0), worst_plan(Spaces(MODEL, CLUSTER, JOB))
+    search.add(worst)
+    (climb,) = search._climbs.values()
+    shares = iter((-10, -5, 1, -3))
+    monkeypatch.setattr(LocalSearch, "_evaluated", lambda *_: replace(worst, value=worst.value + next(shares)))
+    values = []
+    for _ in range(4):
+        search._try(climb)
+        values.append(climb.plan.value - worst.value)
+    assert values == [-10, -5, -5, -3]
+    assert climb.best.value == worst.value - 10
+
+
+def test_climbs_of_one_space_that_find_nothing_let_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two spaces have as good plans, but for 1 %; the first has three climbs, and the second one."""
+    monkeypatch.setattr(LocalSearch, "_begin", lambda *_: False)
+    tried: list[object] = []
+    monkeypatch.setattr(LocalSearch, "_try", lambda _, climb: tried.append(climb.moves.space.key))
+    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
+    spaces = Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
+    first, second = [own.lowest for own in spaces.teams.values()][:2]
+    search = LocalSearch(spaces)
+    for space, count in ((first, 3), (second, 1)):
+        for start in range(count):
+            groups = tuple((device,) for device in space.cluster.devices[start : start + 2])
+            plan = evaluate(space.cluster, space.candidates(groups, 1, free=False)[0], (0, 7, 14))
+            search.add(replace(plan, value=1_000_000 + 10_000 * (space is second)))
+    assert len(search._climbs) == 4
+    for _ in range(7):
+        search.improve(1)
+    assert second.key in tried
+    assert tried[0] == first.key
+
+
+def test_other_ways_have_their_turn_one_after_another() -> None:
+    """Those that other groups were tried in least come first."""
+    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
+    spaces = Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
+    own = next(iter(spaces.teams.values())).lowest
+    groups = tuple((device,) for device in own.cluster.devices[:2])
+    search = LocalSearch(spaces)
+    search.add(evaluate(own.cluster, own.candidates(groups, 1, free=False)[0], (0, 7, 14)))
+    (climb,) = search._climbs.values()
+    others = [next(search._ways_from(climb))[0].key for _ in range(len(spaces.teams) - 1)]
+    assert len(others) == len(set(others)) > 1
+    assert own.key not in others
+
+
 def test_where_the_process_dies_tries_go_on_within_the_search(monkeypatch):
     """A process that is killed, or does not know what was plugged in for one call, takes no plans with it."""
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
