@@ -260,11 +260,11 @@ class Job:
             switch(getattr(self, name), name)
         for name, what in (
             ("micro_batches", "numbers of micro-batches"),
-            ("depths", "depths asked for (a pipeline has at least one stage)"),
-            ("replicas", "replicas asked for (a stage has at least one)"),
-            ("slices", "token slices asked for (1 is whole sequences)"),
-            ("chunks", "stages of a device asked for (it has at least one)"),
-            ("teams", "devices of a team asked for (a team has at least one)"),
+            ("depths", "stages of a pipeline (depths)"),
+            ("replicas", "replicas of a stage"),
+            ("slices", "token slices of a sequence (1 leaves it whole)"),
+            ("chunks", "stages of a device (chunks)"),
+            ("teams", "devices of a team (teams)"),
         ):
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
         self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 0, MOST_AXES))
