@@ -20,7 +20,8 @@ from pipeplan.core.units import format_time
 from pipeplan.io.load import load_model
 from pipeplan.solve import solve
 
-MODELS, DEVICES, TEAMS = ("llama3-70b", "gpt3-175b"), (1024, 4096, 16_384), ((1,), (1, 2, 4, 8))
+MODELS, DEVICES, TEAMS = ("llama3-70b", "gpt3-175b"), (1024, 4096, 16_384), ((1,), (1, 2, 4, 8), ())
+"""No sizes of teams are those of the default, which are opened at fewer micro-batch sizes than named ones."""
 SECONDS = 60.0
 """Processor seconds of a search."""
 
@@ -31,7 +32,7 @@ def main() -> None:
     seconds = next((float(word) for word in words if "." in word), SECONDS)
     print("model       devices    teams    first      end     value     bound    gap   memory")
     for teams, model, devices in product(TEAMS, MODELS, DEVICES):
-        row = model, str(devices), ",".join(map(str, teams))
+        row = model, str(devices), ",".join(map(str, teams)) or "default"
         if all(word in row for word in words if "." not in word):
             print("{:11} {:>7} {:>8}".format(*row), _measured(model, devices, teams, seconds), flush=True)
 

@@ -78,13 +78,14 @@ class Alternative:
 
 def why_infeasible(spaces: Spaces, seconds: float = SECONDS) -> str:
     """Explain why no plan of the spaces fits, and name changes under which one does; takes ``seconds`` at most."""
-    space, until = spaces.lowest, time.monotonic() + min(seconds, SECONDS)
+    space, began = spaces.lowest, time.monotonic()
+    until = began + min(seconds, SECONDS)
     if why := space.impossible:
         lines, found = [why], alternatives(spaces, None, until)
     elif why := total_memory_shortfall(space):
         lines, found = [why], alternatives(spaces, None, until, memory=True)
     else:
-        now = least_sufficient_memory(spaces.lean, time.monotonic() + min(seconds, SECONDS) / 3)
+        now = least_sufficient_memory(spaces.lean, began + min(seconds, SECONDS) / 3, latest=began + seconds)
         lines, found = [explain_infeasible(spaces, now)], alternatives(spaces, None if now is None else now[0], until)
         lines += [why] if (why := held_memory_shortfall(space)) else []
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))

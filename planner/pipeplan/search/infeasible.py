@@ -207,17 +207,19 @@ def explain_infeasible(spaces: Spaces, found: "tuple[int, Candidate] | None") ->
     )
 
 
-def least_sufficient_memory(spaces: Iterable[Space], until: float = inf) -> tuple[int, Candidate] | None:
+def least_sufficient_memory(
+    spaces: Iterable[Space], until: float = inf, latest: float | None = None
+) -> tuple[int, Candidate] | None:
     """Return the least bytes per device with which a plan of some space was found to fit, and that plan's candidate.
 
     None if no device groups are allowed, or none with a partition within the constraints. ``until`` is a time of
-    `time.monotonic`.
+    `time.monotonic`, and ``latest`` that of the first plan, without which nothing is known; by default the same.
     """
-    clock = Clock(Limits(time=until - time.monotonic()))
-    needs: list[tuple[int, int, Candidate]] = []
+    needs, ends = list[tuple[int, int, Candidate]](), until if latest is None else latest
     with suppress(OutOfTimeError):
         for candidate in _in_turn([_low_memory_candidates(space, until) for space in spaces]):
-            needs.append((least_memory(candidate, clock), len(needs), candidate))
+            needs.append((least_memory(candidate, Clock(Limits(time=ends - time.monotonic()))), len(needs), candidate))
+            ends = ends if needs[-1][0] >= UNLIMITED else until
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
 

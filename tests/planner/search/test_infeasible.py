@@ -1,5 +1,6 @@
 """Jobs whose static bytes exceed all devices together: no partition, replication or recomputation helps."""
 
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
@@ -121,3 +122,14 @@ def test_memory_that_would_fit_is_not_that_of_super_layers() -> None:
     less = least_sufficient_memory(chain.from_iterable(spaces.folded.values()))
     assert found is not None and less is not None
     assert found[1].unfolding is None and less[0] < found[0]
+
+
+@pytest.mark.parametrize("seconds", [60.0, -1.0])
+def test_the_first_plan_that_would_fit_has_more_time_than_the_others(seconds: float) -> None:
+    """On a busy machine the time for reasons may be over before any memory is known, long before the limit."""
+    spaces = Spaces(MODEL, equal_devices(2, memory=200), Job(4))
+    now = time.monotonic()
+    whole, first = least_sufficient_memory(spaces.lean), least_sufficient_memory(spaces.lean, now, now + seconds)
+    assert whole is not None
+    assert (first is None) is (seconds < 0)
+    assert first is None or first[0] >= whole[0]
