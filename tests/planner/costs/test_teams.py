@@ -262,7 +262,7 @@ def test_mixes_share_out_no_gradients() -> None:
         ({"teams": (2,), "pin": (("l0", "d1"),)}, "pin it to a kind"),
         ({"teams": (2,), "objective": "bottleneck"}, "time of steps"),
         ({"teams": (2,), "intra_layer": True}, "drop one"),
-        ({"teams": (0,)}, "at least one"),
+        ({"teams": (0,)}, "must be at least 1, not 0"),
     ],
 )
 def test_what_teams_exclude_is_refused(options: dict[str, object], text: str) -> None:
