@@ -21,7 +21,7 @@ from pipeplan.io.load import load_model
 from pipeplan.solve import solve
 
 MODELS, DEVICES, TEAMS = ("llama3-70b", "gpt3-175b"), (1024, 4096, 16_384), ((1,), (1, 2, 4, 8), ())
-"""No sizes of teams are those of the default, which are opened at fewer micro-batch sizes than named ones."""
+"""The last row of teams is the default's: these are opened at fewer micro-batch sizes than named ones."""
 SECONDS = 60.0
 """Processor seconds of a search."""
 

@@ -187,7 +187,7 @@ def handed_on(folder: str, model: str, optimizer: str) -> float:
 def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
     """Difference of a plain model that continues, and of a pipeline after it, from a pipeline that keeps its layout."""
     layouts = LAYOUTS[dist.get_world_size()]
-    pipeline = _pipeline(layouts[-1].plan(MODELS[model], optimizer), model)
+    pipeline = _pipeline(layouts[:3][-1].plan(MODELS[model], optimizer), model)
     _train(pipeline, STEPS)
     pipeline.save(folder)
     _train(pipeline, STEPS)

@@ -29,6 +29,7 @@ from pipeplan.search.nodes import layouts
 from pipeplan.search.nodes.layout_hint import LayoutHint
 from pipeplan.search.result import Result
 from pipeplan.search.space import space as spaces
+from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits
@@ -56,6 +57,18 @@ def worst_plan(spaces: Spaces) -> EvaluatedPlan:
     candidate = next(each for each in spaces.lowest.candidates(groups, 1, free=False) if each.family.name == "1f1b-sno")
     boundaries = next((0, b, 10) for b in (1, 2, 3, 4, 5) if candidate.fits((0, b, 10)))
     return evaluate(CLUSTER, candidate, boundaries)
+
+
+def ways_of_teams() -> Spaces:
+    """All ways to split layers over teams of two, with two stages on a team each."""
+    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
+    return Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
+
+
+def plan_on_two(space: Space, start: int = 0) -> EvaluatedPlan:
+    """The plan of two stages of seven layers on two teams, the first of which has this number."""
+    groups = tuple((device,) for device in space.cluster.devices[start : start + 2])
+    return evaluate(space.cluster, space.candidates(groups, 1, free=False)[0], (0, 7, 14))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -111,15 +124,12 @@ def test_other_levels_are_reached_from_a_plan_whose_parameters_are_shared_out(la
 
 def test_other_ways_to_split_layers_are_reached_from_a_plan_of_one() -> None:
     """On the same teams: the plan is of the slowest way, and nothing else offers plans of the others."""
-    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
-    spaces = Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
-    ways = [own.lowest for own in spaces.teams.values()]
-    groups = tuple((device,) for device in ways[0].cluster.devices[:2])
-    plans = [evaluate(own.cluster, own.candidates(groups, 1, free=False)[0], (0, 7, 14)) for own in ways]
+    spaces = ways_of_teams()
+    plans = [plan_on_two(own.lowest) for own in spaces.teams.values()]
     start = max(plans, key=lambda plan: plan.value)
     search = LocalSearch(spaces)
     search.add(start)
-    found = [plan for plan in (search.improve(0) for _ in range(len(ways))) if plan is not None]
+    found = [plan for plan in (search.improve(0) for _ in range(len(plans))) if plan is not None]
     assert found
     assert all(plan.candidate.chain.split != start.candidate.chain.split for plan in found)
     assert found[-1].value <= min(plan.value for plan in plans)
@@ -309,15 +319,12 @@ def test_climbs_of_one_space_that_find_nothing_let_others_go_on(monkeypatch: pyt
     monkeypatch.setattr(LocalSearch, "_begin", lambda *_: False)
     tried: list[object] = []
     monkeypatch.setattr(LocalSearch, "_try", lambda _, climb: tried.append(climb.moves.space.key))
-    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
-    spaces = Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
+    spaces = ways_of_teams()
     first, second = [own.lowest for own in spaces.teams.values()][:2]
     search = LocalSearch(spaces)
     for space, count in ((first, 3), (second, 1)):
         for start in range(count):
-            groups = tuple((device,) for device in space.cluster.devices[start : start + 2])
-            plan = evaluate(space.cluster, space.candidates(groups, 1, free=False)[0], (0, 7, 14))
-            search.add(replace(plan, value=1_000_000 + 10_000 * (space is second)))
+            search.add(replace(plan_on_two(space, start), value=1_000_000 + 10_000 * (space is second)))
     assert len(search._climbs) == 4
     for _ in range(7):
         search.improve(1)
@@ -327,12 +334,10 @@ def test_climbs_of_one_space_that_find_nothing_let_others_go_on(monkeypatch: pyt
 
 def test_other_ways_have_their_turn_one_after_another() -> None:
     """Those that other groups were tried in least come first."""
-    job = Job(8, micro_batches=(8,), teams=(2,), depths=(2,), replicas=(1,), zero=(0,))
-    spaces = Spaces(load_model("gpt2-small"), load_cluster("8-v100-pcie"), job)
+    spaces = ways_of_teams()
     own = next(iter(spaces.teams.values())).lowest
-    groups = tuple((device,) for device in own.cluster.devices[:2])
     search = LocalSearch(spaces)
-    search.add(evaluate(own.cluster, own.candidates(groups, 1, free=False)[0], (0, 7, 14)))
+    search.add(plan_on_two(own))
     (climb,) = search._climbs.values()
     others = [next(search._ways_from(climb))[0].key for _ in range(len(spaces.teams) - 1)]
     assert len(others) == len(set(others)) > 1
